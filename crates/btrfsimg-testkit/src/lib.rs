@@ -1,1 +1,25 @@
-//! TBD
+//! Judges and inputs for the tests of the workspace and for `cargo xtask`; never part of a release.
+//!
+//! - [`oracle`]: the verdict of btrfs-progs and of the kernel's own driver on an image.
+//! - [`mount`]: a loop mount that is gone when its guard is.
+//! - [`btrfs_progs`]: `mkfs.btrfs`, `btrfs check`, `dump-tree`, `scrub` and `restore`.
+//! - [`treediff`]: are two host trees equal?
+//! - [`oddtree`]: a host tree that holds everything a tree can hold.
+//!
+//! **Architecture Invariant:** nothing here uses the code it judges; btrfs is known here only through the
+//! kernel and btrfs-progs.
+
+pub mod btrfs_progs;
+pub mod kernel_log;
+pub mod loop_device;
+pub mod mount;
+pub mod oracle;
+pub mod rng;
+pub mod sparse;
+pub mod treediff;
+
+mod command;
+mod rw_trial;
+
+pub use mount::Mount;
+pub use oracle::{JudgeOptions, Judgement, Oracle};
