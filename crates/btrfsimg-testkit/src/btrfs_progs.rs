@@ -77,6 +77,13 @@ pub fn scrub(mounted: &Path) -> Result<Vec<String>> {
     Ok(if errors.is_empty() { vec![format!("scrub fails: {}", text.trim())] } else { errors })
 }
 
+/// The error counters of a mounted file system's devices that are not 0: `[/dev/loop3].corruption_errs 1`.
+pub fn device_errors(mounted: &Path) -> Result<Vec<String>> {
+    let args = ["device", "stats"].map(OsStr::new);
+    let stats = command::run("btrfs", args.into_iter().chain([mounted.as_os_str()]))?;
+    Ok(stats.lines().filter(|l| l.split_whitespace().last() != Some("0")).map(str::to_owned).collect())
+}
+
 /// Whether `btrfs` and `mkfs.btrfs` are there; if not, why.
 pub fn available() -> Result<()> {
     command::run("btrfs", ["--version"])?;

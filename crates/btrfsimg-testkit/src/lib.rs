@@ -13,6 +13,7 @@ pub mod btrfs_progs;
 pub mod kernel_log;
 pub mod loop_device;
 pub mod mount;
+pub mod oddtree;
 pub mod oracle;
 pub mod rng;
 pub mod sparse;
@@ -22,4 +23,5 @@ mod command;
 mod rw_trial;
 
 pub use mount::Mount;
+pub use oddtree::OddTree;
 pub use oracle::{JudgeOptions, Judgement, Oracle};

@@ -1,7 +1,7 @@
 //! An image mounted by the kernel, until the guard is dropped.
 
 use crate::{
-    command,
+    btrfs_progs, command,
     kernel_log::{self, KernelLog},
     loop_device::LoopDevice,
 };
@@ -61,11 +61,18 @@ impl Mount {
         Ok(&self.log_faults)
     }
 
-    /// Unmounts, and gives the errors and warnings in the kernel's log about this image.
+    /// Unmounts, and gives what the kernel found wrong with this image: the errors and warnings in its log, and
+    /// the device's error counters.
+    ///
+    /// The counters matter because the log has a rate limit (about ten lines of a kind in 5 s, on the whole
+    /// machine): another test's broken image may use it up.
     pub fn unmount(mut self) -> Result<Vec<String>> {
+        let counters = btrfs_progs::device_errors(self.path());
         self.release()?;
         self.log_faults()?;
-        Ok(std::mem::take(&mut self.log_faults))
+        let mut faults = std::mem::take(&mut self.log_faults);
+        faults.extend(counters?);
+        Ok(faults)
     }
 
     fn release(&mut self) -> Result<()> {

@@ -179,7 +179,7 @@ impl Oracle {
         {
             verdict.add("writing", [format!("{e:#}")]);
         }
-        verdict.add("kernel log (read-write)", mount.unmount()?);
+        verdict.add("kernel (read-write)", mount.unmount()?);
         if progs {
             verdict.add("btrfs check after writing", btrfs_progs::check(&copy)?);
         }
@@ -202,7 +202,7 @@ fn read_only_trial(image: &Path, options: &JudgeOptions<'_>, verdict: &mut Judge
     } else {
         read_all(mount.path(), &mut |fault| verdict.add("reading", [fault]));
     }
-    verdict.add("kernel log (read-only)", mount.unmount()?);
+    verdict.add("kernel (read-only)", mount.unmount()?);
     Ok(())
 }
 
