@@ -33,7 +33,7 @@ pub(super) fn modes_and_owners(b: &mut Builder) -> io::Result<()> {
         return Ok(());
     }
     let mode0 = b.file("mode0", "m")?;
-    fs::set_permissions(mode0, fs::Permissions::from_mode(0))
+    fs::set_permissions(mode0, fs::Permissions::from_mode(0o0))
 }
 
 pub(super) fn xattrs(b: &mut Builder) -> io::Result<()> {
