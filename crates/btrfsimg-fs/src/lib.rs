@@ -1,1 +1,22 @@
-//! TBD
+//! Make, fill, read, change and verify btrfs images in user space, without root and without mounting.
+//!
+//! Layers, each using only those below it:
+//!
+//! | module | what |
+//! |---|---|
+//! | [`mkfs`], [`import`], [`export`] | whole trees in and out |
+//! | [`write`](mod@write) | directory operations inside a transaction |
+//! | [`read`] | files, directories, xattrs, subvolumes |
+//! | [`txn`] | copy-on-write B-trees, allocation, references, commit; knows no names |
+//! | [`tree`] | search and walk |
+//! | [`block_store`] | blocks by logical address, from whichever copy is sound |
+//! | [`chunk_map`], [`device`] | logical → physical; bytes |
+//! | [`verify`] | judges an image on its own: shares only [`device`] and [`chunk_map`] |
+
+pub mod block_store;
+pub mod chunk_map;
+pub mod device;
+mod error;
+pub mod tree;
+
+pub use error::{Corrupt, CorruptBlock, Error, Result};

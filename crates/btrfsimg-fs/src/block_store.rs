@@ -1,0 +1,308 @@
+//! Tree blocks and data by logical address, from whichever copy is sound.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use btrfsimg_ondisk::{
+    BlockContext, Logical, ParentExpectation, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock, TreeBlock,
+    incompat, incompat_names, objectid, sys_chunks,
+};
+use rustc_hash::FxHashMap;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::chunk_map::{Chunk, ChunkMap, Place};
+use crate::device::Device;
+use crate::error::{Error, Result};
+
+/// Incompat features that a reader here understands.
+const READABLE: u64 = incompat::MIXED_BACKREF
+    | incompat::DEFAULT_SUBVOL
+    | incompat::MIXED_GROUPS
+    | incompat::COMPRESS_LZO
+    | incompat::COMPRESS_ZSTD
+    | incompat::BIG_METADATA
+    | incompat::EXTENDED_IREF
+    | incompat::RAID56
+    | incompat::SKINNY_METADATA
+    | incompat::NO_HOLES
+    | incompat::METADATA_UUID
+    | incompat::RAID1C34
+    | incompat::SIMPLE_QUOTA;
+
+/// The blocks of an open file system.
+pub struct BlockStore {
+    device: Arc<dyn Device>,
+    chunks: ChunkMap,
+    superblock: Superblock,
+    ctx: BlockContext,
+    cache: Mutex<Cache>,
+    blocks_read: AtomicU64,
+    blocks_written: AtomicU64,
+}
+
+/// Recently read blocks, in two generations: when the young one is full it becomes the old one.
+#[derive(Default)]
+struct Cache {
+    young: FxHashMap<u64, Arc<TreeBlock>>,
+    old: FxHashMap<u64, Arc<TreeBlock>>,
+}
+
+/// Bytes of blocks in one cache generation.
+const CACHE_GENERATION: usize = 8 << 20;
+
+impl Cache {
+    fn get(&mut self, at: u64, capacity: usize) -> Option<Arc<TreeBlock>> {
+        if let Some(block) = self.young.get(&at) {
+            return Some(block.clone());
+        }
+        let block = self.old.remove(&at)?;
+        self.insert(at, block.clone(), capacity);
+        Some(block)
+    }
+
+    fn insert(&mut self, at: u64, block: Arc<TreeBlock>, capacity: usize) {
+        if self.young.len() >= capacity {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(at, block);
+    }
+
+    fn remove(&mut self, at: u64) {
+        self.young.remove(&at);
+        self.old.remove(&at);
+    }
+}
+
+impl BlockStore {
+    /// Opens the file system on `device`: superblock, system chunks, chunk tree.
+    ///
+    /// # Errors
+    /// `NotBtrfs`, `Corrupt`, `Unsupported` (features and profiles by name), `Io`.
+    pub fn open(device: Arc<dyn Device>) -> Result<BlockStore> {
+        let superblock = read_superblock(&*device)?;
+        let mut store = BlockStore::blank(device, superblock)?;
+        let sys: Vec<_> = sys_chunks(&store.superblock).collect();
+        for entry in sys {
+            let entry = entry.map_err(|e| Error::corrupt("SB-15", format!("sys_chunk_array: {e}")))?;
+            store.chunks.insert(Chunk::new(Logical(entry.key.offset), entry.chunk, entry.stripes))?;
+        }
+        store.load_chunk_tree()?;
+        Ok(store)
+    }
+
+    /// A store over `device` that knows no chunks yet.
+    ///
+    /// # Errors
+    /// `Corrupt` when the superblock names an unknown checksum.
+    pub fn blank(device: Arc<dyn Device>, superblock: Superblock) -> Result<BlockStore> {
+        let csum = superblock.csum_kind().ok_or_else(|| {
+            Error::Unsupported(format!("checksum type {} of the superblock", superblock.csum_type))
+        })?;
+        let ctx = BlockContext {
+            nodesize: superblock.nodesize.get() as usize,
+            sectorsize: u64::from(superblock.sectorsize.get()),
+            csum,
+            fsid: superblock.metadata_fsid(),
+            generation: superblock.generation.get(),
+            incompat: superblock.incompat_flags.get(),
+        };
+        Ok(BlockStore {
+            device,
+            chunks: ChunkMap::default(),
+            superblock,
+            ctx,
+            cache: Mutex::default(),
+            blocks_read: AtomicU64::new(0),
+            blocks_written: AtomicU64::new(0),
+        })
+    }
+
+    fn load_chunk_tree(&mut self) -> Result<()> {
+        let sb = &self.superblock;
+        let root = ParentExpectation {
+            level: Some(sb.chunk_root_level),
+            generation: Some(sb.chunk_root_generation.get()),
+            first_key: None,
+            tree: Some(objectid::CHUNK_TREE),
+        };
+        let mut found = Vec::new();
+        let mut todo = vec![(Logical(sb.chunk_root.get()), root)];
+        // A parent's level is checked against each child's, so the walk ends.
+        while let Some((at, expect)) = todo.pop() {
+            let block = self.read_block(at, &expect)?;
+            if block.is_leaf() {
+                found.extend(block.items().filter_map(|i| Chunk::parse_item(&i)));
+            } else {
+                let children = (0..block.nritems()).map(|slot| child_expectation(&block, slot, objectid::CHUNK_TREE));
+                todo.extend(children);
+            }
+        }
+        for chunk in found {
+            self.chunks.remove(chunk.start);
+            self.chunks.insert(chunk)?;
+        }
+        Ok(())
+    }
+
+    /// The block at `logical`, from the first copy that passes every check.
+    ///
+    /// # Errors
+    /// `Corrupt` with the first copy's fault when no copy is sound, `Io` when none can be read.
+    pub fn read_block(&self, logical: Logical, expect: &ParentExpectation) -> Result<Arc<TreeBlock>> {
+        let capacity = CACHE_GENERATION / self.ctx.nodesize;
+        let cached = self.cache().get(logical.0, capacity);
+        if let Some(block) = cached.filter(|b| meets(b, expect)) {
+            return Ok(block);
+        }
+        self.blocks_read.fetch_add(1, Ordering::Relaxed);
+        let places: Vec<Place> = self.chunks.map(logical, self.ctx.nodesize as u64)?.collect();
+        let mut first_error = None;
+        for place in places {
+            match self.read_copy(logical, place.physical, expect) {
+                Ok(block) => {
+                    let block = Arc::new(block);
+                    self.cache().insert(logical.0, block.clone(), capacity);
+                    return Ok(block);
+                }
+                Err(error) => _ = first_error.get_or_insert(error),
+            }
+        }
+        Err(first_error.unwrap_or_else(|| Error::corrupt("CH-02", format!("chunk of {logical} has no stripes"))))
+    }
+
+    fn read_copy(&self, logical: Logical, at: Physical, expect: &ParentExpectation) -> Result<TreeBlock> {
+        let mut bytes = vec![0; self.ctx.nodesize].into_boxed_slice();
+        self.device.read_at(&mut bytes, at).map_err(Error::io(format!("read block {logical} at byte {at}")))?;
+        TreeBlock::parse(bytes, logical, &self.ctx, expect).map_err(|violation| {
+            Error::corrupt_block(expect.tree.unwrap_or(0), logical, expect.level == Some(0), violation)
+        })
+    }
+
+    /// Fills `buf` from copy number `copy` of the data at `logical`. Says whether there is such a copy.
+    ///
+    /// # Errors
+    /// `Io`; BLK-01 when no chunk holds the range.
+    pub fn read_data(&self, logical: Logical, buf: &mut [u8], copy: usize) -> Result<bool> {
+        let Some(place) = self.chunks.map(logical, buf.len() as u64)?.nth(copy) else { return Ok(false) };
+        self.device
+            .read_at(buf, place.physical)
+            .map_err(Error::io(format!("read data {logical} at byte {}", place.physical)))?;
+        Ok(true)
+    }
+
+    /// Writes `bytes` to every copy of `logical`.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn write_copies(&self, logical: Logical, bytes: &[u8]) -> Result<()> {
+        for place in self.chunks.map(logical, bytes.len() as u64)? {
+            self.device
+                .write_at(bytes, place.physical)
+                .map_err(Error::io(format!("write {logical} at byte {}", place.physical)))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets blocks that have changed on the device, and counts them as written.
+    pub fn wrote_blocks(&self, blocks: impl Iterator<Item = Logical>) {
+        let mut cache = self.cache();
+        for at in blocks {
+            cache.remove(at.0);
+            self.blocks_written.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The superblock as last committed.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// What block checks need.
+    pub fn ctx(&self) -> &BlockContext {
+        &self.ctx
+    }
+
+    /// The chunks.
+    pub fn chunks(&self) -> &ChunkMap {
+        &self.chunks
+    }
+
+    /// The chunks, to add to.
+    pub fn chunks_mut(&mut self) -> &mut ChunkMap {
+        &mut self.chunks
+    }
+
+    /// The device.
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    /// Takes `superblock` as the one that is committed now.
+    pub fn set_superblock(&mut self, superblock: Superblock) {
+        self.ctx.generation = superblock.generation.get();
+        self.ctx.incompat = superblock.incompat_flags.get();
+        self.superblock = superblock;
+    }
+
+    /// Tree blocks read from and written to the device so far.
+    pub fn counters(&self) -> (u64, u64) {
+        (self.blocks_read.load(Ordering::Relaxed), self.blocks_written.load(Ordering::Relaxed))
+    }
+}
+
+fn meets(block: &TreeBlock, expect: &ParentExpectation) -> bool {
+    let h = block.header();
+    expect.level.is_none_or(|l| l == h.level) && expect.generation.is_none_or(|g| g == h.generation.get())
+}
+
+/// Where the child at `slot` of a node is, and what its block must be.
+pub fn child_expectation(node: &TreeBlock, slot: usize, tree: u64) -> (Logical, ParentExpectation) {
+    let ptr = node.key_ptr(slot);
+    let expect = ParentExpectation {
+        level: Some(node.level() - 1),
+        generation: Some(ptr.generation),
+        first_key: Some(ptr.key),
+        tree: Some(tree),
+    };
+    (ptr.block, expect)
+}
+
+/// The primary superblock, checked; refuses what a reader here does not understand.
+fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+    let mut bytes = [0u8; SUPERBLOCK_LEN];
+    let at = Physical(SUPERBLOCK_OFFSETS[0]);
+    match device.read_at(&mut bytes, at) {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
+            return Err(Error::NotBtrfs("shorter than a superblock at 64 KiB".to_owned()));
+        }
+        Err(e) => return Err(Error::io("read the superblock at 64 KiB")(e)),
+    }
+    let sb = Superblock::read_from_bytes(&bytes).map_err(|_| Error::NotBtrfs("no superblock".to_owned()))?;
+    if sb.magic != Superblock::MAGIC {
+        return Err(Error::NotBtrfs("no btrfs magic at 64 KiB".to_owned()));
+    }
+    let csum = sb
+        .csum_kind()
+        .ok_or_else(|| Error::Unsupported(format!("checksum type {} of the superblock", sb.csum_type)))?;
+    if !csum.verify_block(sb.as_bytes()) {
+        return Err(Error::corrupt("SB-03", "superblock checksum mismatch"));
+    }
+    check_features(&sb)?;
+    Ok(sb)
+}
+
+fn check_features(sb: &Superblock) -> Result<()> {
+    let unknown = sb.incompat_flags.get() & !READABLE;
+    if unknown != 0 {
+        return Err(Error::Unsupported(format!("incompatible feature {}", incompat_names(unknown).join(", "))));
+    }
+    if sb.num_devices.get() > 1 {
+        return Err(Error::Unsupported(format!("a file system of {} devices", sb.num_devices)));
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! An image file or a block device.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use btrfsimg_ondisk::Physical;
+use rustix::fs::FlockOperation;
+
+use super::Device;
+use crate::error::{Error, Result};
+
+/// How an image is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Shared with other readers.
+    Read,
+    /// Alone.
+    Write,
+}
+
+/// An image file or a block device, locked while it is open: readers share, a writer is alone.
+pub struct FileDevice {
+    file: File,
+    path: PathBuf,
+    base: u64,
+    is_block_device: bool,
+}
+
+impl FileDevice {
+    /// Opens the image at `path`, whose file system starts `base` bytes into it.
+    ///
+    /// # Errors
+    /// `Io` when it cannot be opened; `Busy` when another process writes it (or, for a writer, reads it), or when
+    /// it is mounted or attached to a loop device and `access` is to write.
+    pub fn open(path: &Path, access: Access, base: u64) -> Result<FileDevice> {
+        let name = path.display().to_string();
+        let meta = std::fs::metadata(path).map_err(Error::io(&name))?;
+        let is_block_device = meta.file_type().is_block_device();
+        if !is_block_device && !meta.is_file() {
+            return Err(Error::Invalid(format!("{name}: neither a regular file nor a block device")));
+        }
+        if access == Access::Write {
+            refuse_attached(path, &meta)?;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::Write);
+        if access == Access::Write && is_block_device {
+            options.custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
+        }
+        let file = options.open(path).map_err(|e| open_error(&name, e))?;
+        lock(&file, &name, access)?;
+        Ok(FileDevice { file, path: path.to_owned(), base, is_block_device })
+    }
+
+    /// Creates an empty file at `path`, which must not exist, with `mode`, and locks it.
+    ///
+    /// # Errors
+    /// `Io` when it cannot be created.
+    pub fn create(path: &Path, mode: u32) -> Result<FileDevice> {
+        let name = path.display().to_string();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(path)
+            .map_err(Error::io(&name))?;
+        lock(&file, &name, Access::Write)?;
+        Ok(FileDevice { file, path: path.to_owned(), base: 0, is_block_device: false })
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is a block device, whose length is fixed.
+    pub fn is_block_device(&self) -> bool {
+        self.is_block_device
+    }
+}
+
+fn open_error(name: &str, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::ResourceBusy {
+        return Error::Busy(format!("{name}: in use (mounted, or opened by another tool); unmount it first"));
+    }
+    Error::io(name)(error)
+}
+
+fn lock(file: &File, name: &str, access: Access) -> Result<()> {
+    let operation = match access {
+        Access::Read => FlockOperation::NonBlockingLockShared,
+        Access::Write => FlockOperation::NonBlockingLockExclusive,
+    };
+    match rustix::fs::flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(Error::Busy(format!("{name}: locked by another process; wait until it ends")))
+        }
+        // A file system without locks (some network ones): go on, as other image tools do.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOLCK) => Ok(()),
+        Err(e) => Err(Error::io(format!("{name}: lock"))(e.into())),
+    }
+}
+
+/// Refuses a file that a loop device is backed by: the kernel may hold it mounted.
+fn refuse_attached(path: &Path, meta: &std::fs::Metadata) -> Result<()> {
+    match attached_loop_device(meta) {
+        None => Ok(()),
+        Some(device) => Err(Error::Busy(format!(
+            "{}: attached to {device}, so it may be mounted; unmount it, or detach it with 'losetup -d {device}'",
+            path.display()
+        ))),
+    }
+}
+
+/// The loop device that the file with `meta` backs, if any (`/sys/block/loopN/loop/backing_file`).
+fn attached_loop_device(meta: &std::fs::Metadata) -> Option<String> {
+    for entry in std::fs::read_dir("/sys/block").ok()?.flatten() {
+        let Ok(backing) = std::fs::read(entry.path().join("loop/backing_file")) else { continue };
+        let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
+        let Ok(other) = std::fs::metadata(OsStr::from_bytes(backing)) else { continue };
+        if (other.dev(), other.ino()) == (meta.dev(), meta.ino()) {
+            return Some(format!("/dev/{}", entry.file_name().to_string_lossy()));
+        }
+    }
+    None
+}
+
+impl Device for FileDevice {
+    fn read_at(&self, buf: &mut [u8], at: Physical) -> io::Result<()> {
+        self.file.read_exact_at(buf, self.base + at.0)
+    }
+
+    fn write_at(&self, buf: &[u8], at: Physical) -> io::Result<()> {
+        self.file.write_all_at(buf, self.base + at.0)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let end = if self.is_block_device {
+            (&self.file).seek(SeekFrom::End(0))?
+        } else {
+            self.file.metadata()?.len()
+        };
+        Ok(end.saturating_sub(self.base))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if self.is_block_device {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "a block device has a fixed length"));
+        }
+        self.file.set_len(self.base + len)
+    }
+}
+
+impl FileDevice {
+    /// The bytes at the start of the file, up to `n`: to see what was there before.
+    ///
+    /// # Errors
+    /// `Io` when they cannot be read.
+    pub fn head(&self, n: u64) -> io::Result<Vec<u8>> {
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(self.base))?;
+        let mut bytes = Vec::new();
+        file.take(n).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
