@@ -1,1 +1,54 @@
-fn main() {}
+//! Tasks of the workspace that are no part of the product: `cargo xtask --help`.
+
+mod accept;
+mod images;
+mod measure;
+mod speed;
+mod tidy;
+mod trees;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Tasks of the workspace")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Check what no compiler checks: layering, dependencies, licences, file lengths (a test does so too)
+    Tidy,
+    /// Make images of a tree with every algorithm, and let the kernel and btrfs-progs judge each
+    Accept(accept::Options),
+    /// Time image making against mkfs.btrfs, the kernel and others, side by side on a tmpfs
+    Speed(speed::Options),
+    /// Fill a directory with everything a tree can hold
+    OddTree {
+        /// The directory, absent or empty
+        dir: PathBuf,
+        /// Entries of its largest directory
+        #[arg(long, default_value_t = 3000)]
+        many: usize,
+    },
+}
+
+fn main() -> Result<()> {
+    match Args::parse().task {
+        Task::Tidy => tidy::run(),
+        Task::Accept(options) => accept::run(&options),
+        Task::Speed(options) => speed::run(&options),
+        Task::OddTree { dir, many } => {
+            btrfsimg_testkit::OddTree { many, ..Default::default() }.build(&dir).map(drop)
+        }
+    }
+}
+
+/// The top of the workspace.
+fn workspace() -> &'static Path {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own)
+}
