@@ -36,8 +36,17 @@ pub(super) fn metadata(top: &Path) -> Result<Metadata> {
     let version = Command::new("rustc").arg("-vV").output().context("cannot ask rustc for its host")?;
     let version = String::from_utf8_lossy(&version.stdout).into_owned();
     let host = version.lines().find_map(|l| l.strip_prefix("host: ")).context("rustc names no host")?;
-    let args = ["metadata", "--offline", "--format-version", "1", "--filter-platform", host];
-    let output = Command::new(cargo).current_dir(top).args(args).output().context("cannot run cargo")?;
+    let ask = |network: &[&str]| {
+        let mut command = Command::new(&cargo);
+        command.current_dir(top).arg("metadata").args(network);
+        command.args(["--format-version", "1", "--filter-platform", host]);
+        command.output().context("cannot run cargo")
+    };
+    let mut output = ask(&["--offline"])?;
+    if !output.status.success() {
+        // Only some members were built so far, so not all that the others need is here.
+        output = ask(&["--locked"])?;
+    }
     ensure!(output.status.success(), "cargo metadata fails: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).context("cargo metadata's answer")
 }
