@@ -73,9 +73,9 @@ mod fast {
             self.class
         }
 
-        /// What it takes in memory.
+        /// What it takes in memory: libdeflate does not say; its allocations were measured (1.26).
         pub(crate) fn bytes(&self) -> usize {
-            0
+            if self.class == 1 { 204_800 } else { 671_744 }
         }
 
         /// The whole zlib stream of `input`, in `out` (cleared first).
@@ -119,9 +119,9 @@ pub(crate) mod portable {
             self.class
         }
 
-        /// What it takes in memory, about: its buffers are private.
+        /// What it takes in memory: its buffers are private; its allocations were measured (0.9).
         pub(crate) fn bytes(&self) -> usize {
-            350 * 1024
+            319_424
         }
 
         /// The whole zlib stream of `input`, in `out` (cleared first).
