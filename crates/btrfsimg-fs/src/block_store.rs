@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use btrfsimg_ondisk::{
-    BlockContext, Logical, ParentExpectation, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock, TreeBlock,
-    incompat, incompat_names, objectid, sys_chunks,
+    BlockContext, Logical, ParentExpectation, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock,
+    TreeBlock, incompat, incompat_names, objectid, sys_chunks,
 };
 use rustc_hash::FxHashMap;
 use zerocopy::{FromBytes, IntoBytes};
@@ -133,7 +133,8 @@ impl BlockStore {
             if block.is_leaf() {
                 found.extend(block.items().filter_map(|i| Chunk::parse_item(&i)));
             } else {
-                let children = (0..block.nritems()).map(|slot| child_expectation(&block, slot, objectid::CHUNK_TREE));
+                let children =
+                    (0..block.nritems()).map(|slot| child_expectation(&block, slot, objectid::CHUNK_TREE));
                 todo.extend(children);
             }
         }
@@ -167,12 +168,15 @@ impl BlockStore {
                 Err(error) => _ = first_error.get_or_insert(error),
             }
         }
-        Err(first_error.unwrap_or_else(|| Error::corrupt("CH-02", format!("chunk of {logical} has no stripes"))))
+        Err(first_error
+            .unwrap_or_else(|| Error::corrupt("CH-02", format!("chunk of {logical} has no stripes"))))
     }
 
     fn read_copy(&self, logical: Logical, at: Physical, expect: &ParentExpectation) -> Result<TreeBlock> {
         let mut bytes = vec![0; self.ctx.nodesize].into_boxed_slice();
-        self.device.read_at(&mut bytes, at).map_err(Error::io(format!("read block {logical} at byte {at}")))?;
+        self.device
+            .read_at(&mut bytes, at)
+            .map_err(Error::io(format!("read block {logical} at byte {at}")))?;
         TreeBlock::parse(bytes, logical, &self.ctx, expect).map_err(|violation| {
             Error::corrupt_block(expect.tree.unwrap_or(0), logical, expect.level == Some(0), violation)
         })
@@ -299,7 +303,10 @@ fn read_superblock(device: &dyn Device) -> Result<Superblock> {
 fn check_features(sb: &Superblock) -> Result<()> {
     let unknown = sb.incompat_flags.get() & !READABLE;
     if unknown != 0 {
-        return Err(Error::Unsupported(format!("incompatible feature {}", incompat_names(unknown).join(", "))));
+        return Err(Error::Unsupported(format!(
+            "incompatible feature {}",
+            incompat_names(unknown).join(", ")
+        )));
     }
     if sb.num_devices.get() > 1 {
         return Err(Error::Unsupported(format!("a file system of {} devices", sb.num_devices)));

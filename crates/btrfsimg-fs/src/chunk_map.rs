@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use btrfsimg_ondisk::{
-    ChunkItem, DevId, Item, Key, KeyType, Logical, Physical, STRIPE_LEN, Stripe, block_group_flags as bg, objectid,
+    ChunkItem, DevId, Item, Key, KeyType, Logical, Physical, STRIPE_LEN, Stripe, block_group_flags as bg,
+    objectid,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -124,7 +125,10 @@ impl ChunkMap {
     pub fn insert(&mut self, chunk: Chunk) -> Result<()> {
         let (start, end) = (chunk.start.0, chunk.start.0.checked_add(chunk.length));
         let Some(end) = end else {
-            return Err(Error::corrupt("CH-08", format!("chunk {start}: length {} wraps around", chunk.length)));
+            return Err(Error::corrupt(
+                "CH-08",
+                format!("chunk {start}: length {} wraps around", chunk.length),
+            ));
         };
         let before = self.chunks.range(..start).next_back().filter(|(_, c)| c.end() > start);
         let after = self.chunks.range(start + 1..).next().filter(|(s, _)| **s < end);

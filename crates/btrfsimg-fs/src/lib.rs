@@ -17,6 +17,8 @@ pub mod block_store;
 pub mod chunk_map;
 pub mod device;
 mod error;
+pub mod mkfs;
 pub mod tree;
+pub mod txn;
 
 pub use error::{Corrupt, CorruptBlock, Error, Result};

@@ -69,7 +69,12 @@ impl Blocks for BlockStore {
 
     fn root(&self, tree: u64) -> Result<Option<TreeRoot>> {
         let sb = self.superblock();
-        let special = |logical: u64, level, generation: u64| TreeRoot { tree, logical: Logical(logical), level, generation };
+        let special = |logical: u64, level, generation: u64| TreeRoot {
+            tree,
+            logical: Logical(logical),
+            level,
+            generation,
+        };
         Ok(match tree {
             objectid::ROOT_TREE => Some(special(sb.root.get(), sb.root_level, sb.generation.get())),
             objectid::CHUNK_TREE => {
@@ -229,7 +234,8 @@ impl<'b, B: Blocks> Cursor<'b, B> {
         sideways: impl Fn(usize, usize) -> Option<usize>,
         near_edge: impl Fn(&TreeBlock) -> usize,
     ) -> Result<bool> {
-        let turn = self.path.iter().rposition(|(b, slot)| !b.is_leaf() && sideways(*slot, b.nritems()).is_some());
+        let turn =
+            self.path.iter().rposition(|(b, slot)| !b.is_leaf() && sideways(*slot, b.nritems()).is_some());
         let Some(depth) = turn else { return Ok(false) };
         self.path.truncate(depth + 1);
         let (node, slot) = &mut self.path[depth];

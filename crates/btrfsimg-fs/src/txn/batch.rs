@@ -1,0 +1,97 @@
+//! Items on their way into a tree.
+
+use btrfsimg_ondisk::{ITEM_HEADER_LEN, Key};
+
+/// Items in key order, their data in one buffer.
+#[derive(Default, Clone)]
+pub struct ItemBatch {
+    items: Vec<(Key, std::ops::Range<usize>)>,
+    data: Vec<u8>,
+}
+
+impl ItemBatch {
+    /// No items.
+    pub fn new() -> ItemBatch {
+        ItemBatch::default()
+    }
+
+    /// Adds an item whose data `write` appends.
+    pub fn push_with(&mut self, key: Key, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.data.len();
+        write(&mut self.data);
+        self.items.push((key, start..self.data.len()));
+    }
+
+    /// Adds an item.
+    pub fn push(&mut self, key: Key, data: &[u8]) {
+        self.push_with(key, |out| out.extend_from_slice(data));
+    }
+
+    /// Adds all items of `other`.
+    pub fn append(&mut self, other: &ItemBatch) {
+        let base = self.data.len();
+        self.data.extend_from_slice(&other.data);
+        self.items.extend(other.items.iter().map(|(k, r)| (*k, r.start + base..r.end + base)));
+    }
+
+    /// Puts the items in key order.
+    pub fn sort(&mut self) {
+        if !self.items.is_sorted_by(|a, b| a.0 < b.0) {
+            self.items.sort_by_key(|(key, _)| *key);
+        }
+    }
+
+    /// How many items.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Bytes of data.
+    pub fn data_len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Forgets all items, keeps the buffers.
+    pub fn clear(&mut self) {
+        self.items.clear();
+        self.data.clear();
+    }
+
+    /// The key of item `i`.
+    pub fn key(&self, i: usize) -> Key {
+        self.items[i].0
+    }
+
+    /// The items `range`.
+    pub fn range(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = (Key, &[u8])> + Clone {
+        self.items[range].iter().map(|(key, r)| (*key, &self.data[r.clone()]))
+    }
+
+    /// How many items from `from` on have keys below `bound`.
+    pub(super) fn run_below(&self, from: usize, bound: Option<Key>) -> usize {
+        let rest = &self.items[from..];
+        bound.map_or(rest.len(), |bound| rest.partition_point(|(key, _)| *key < bound))
+    }
+
+    /// How many of the `run` items from `from` on fit in `free` bytes of a leaf.
+    pub(super) fn fitting(&self, from: usize, run: usize, free: usize) -> usize {
+        let mut used = 0;
+        self.items[from..from + run]
+            .iter()
+            .take_while(|(_, r)| {
+                used += r.len() + ITEM_HEADER_LEN;
+                used <= free
+            })
+            .count()
+    }
+
+    /// Leaf bytes of the `run` items from `from` on, headers included.
+    pub(super) fn leaf_bytes(&self, from: usize, run: usize) -> usize {
+        self.items[from..from + run].iter().map(|(_, r)| r.len() + ITEM_HEADER_LEN).sum()
+    }
+}

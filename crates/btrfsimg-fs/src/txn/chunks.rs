@@ -1,0 +1,340 @@
+//! New chunks: where they go, how large they are, and their items (`format/07 §7.3`).
+
+use std::ops::Range;
+
+use btrfsimg_ondisk::{
+    BlockGroupItem, ChunkItem, DevExtent, DiskKey, Key, KeyType, Logical, Physical, STRIPE_LEN, Stripe,
+    block_group_flags as bg, objectid,
+};
+use zerocopy::IntoBytes;
+
+use super::free_space::{block_group_tree, has_free_space_tree};
+use super::runs::Runs;
+use super::space::{Group, Recorded, SpaceKind};
+use super::{NewChunk, Transaction};
+use crate::chunk_map::Chunk;
+use crate::error::{Error, Result};
+
+const MIB: u64 = 1 << 20;
+/// The first bytes of a device are never part of a chunk.
+const DEVICE_START: u64 = MIB;
+
+/// How new chunks are sized and how far the device reaches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChunkPolicy {
+    /// A device of a given size: chunks as the kernel sizes them.
+    Existing {
+        /// Bytes of the device.
+        total_bytes: u64,
+        /// Whether it may become larger.
+        grow: bool,
+    },
+    /// A new file system whose size is decided at the end: chunks grow with it, and the last are trimmed.
+    Growing,
+}
+
+impl Transaction<'_> {
+    /// Adds a chunk of `kind` that holds at least `need` bytes. Its items follow at commit.
+    pub(super) fn alloc_chunk(&mut self, kind: SpaceKind, need: u64) -> Result<()> {
+        let flags = self.profile_of(kind);
+        let copies = if flags & bg::DUP != 0 { 2 } else { 1 };
+        let mut length = self.chunk_length(kind).max(need.next_multiple_of(STRIPE_LEN));
+        let places = loop {
+            if let Some(places) = self.find_device_holes(length, copies) {
+                break places;
+            }
+            length = (length / 2).next_multiple_of(STRIPE_LEN);
+            if length < need.next_multiple_of(STRIPE_LEN).max(MIB) {
+                return Err(Error::no_space(format!("{need} bytes of {}", bg::describe(flags))));
+            }
+        };
+        self.add_chunk(kind, flags, length, &places)
+    }
+
+    /// Adds a chunk with one stripe at each of `places`.
+    pub(crate) fn add_chunk(
+        &mut self,
+        kind: SpaceKind,
+        flags: u64,
+        length: u64,
+        places: &[u64],
+    ) -> Result<()> {
+        let start = Logical(self.volume.store.chunks().logical_end().unwrap_or(DEVICE_START));
+        let sb = &self.superblock;
+        let item = ChunkItem {
+            length: length.into(),
+            owner: objectid::EXTENT_TREE.into(),
+            stripe_len: STRIPE_LEN.into(),
+            flags: flags.into(),
+            io_align: 65536.into(),
+            io_width: 65536.into(),
+            sector_size: sb.sectorsize,
+            num_stripes: if places.len() == 2 { 2 } else { 1 }.into(),
+            sub_stripes: 1.into(),
+        };
+        let dev = sb.dev_item;
+        let stripe = |&at: &u64| Stripe { devid: dev.devid, offset: at.into(), dev_uuid: dev.uuid };
+        let chunk = Chunk::new(start, item, places.iter().map(stripe).collect());
+        let tree = has_free_space_tree(self.superblock.compat_ro_flags.get());
+        let recorded = if tree { Recorded::Extents } else { Recorded::No };
+        self.space.add_new(kind, Group::new(&chunk, recorded));
+        self.volume.store.chunks_mut().insert(chunk)?;
+        self.new_chunks.push(NewChunk { start, kind });
+        Ok(())
+    }
+
+    /// Type and profile of the newest chunk of `kind`; data that has none yet is SINGLE, metadata DUP.
+    fn profile_of(&self, kind: SpaceKind) -> u64 {
+        let newest = self.volume.store.chunks().iter().rev().find(|c| c.flags & kind.flag() != 0);
+        newest.map_or(kind.flag() | if kind == SpaceKind::Data { 0 } else { bg::DUP }, |c| c.flags)
+    }
+
+    fn chunk_length(&self, kind: SpaceKind) -> u64 {
+        let align = |n: u64| n / STRIPE_LEN * STRIPE_LEN;
+        match (self.volume.policy, kind) {
+            (_, SpaceKind::System) => 4 * MIB,
+            (ChunkPolicy::Existing { total_bytes, .. }, kind) => {
+                let cap = if kind == SpaceKind::Data { 1024 * MIB } else { 256 * MIB };
+                align((total_bytes / 10).min(cap)).max(MIB)
+            }
+            (ChunkPolicy::Growing, kind) => {
+                let chunks = self.volume.store.chunks();
+                let total: u64 = chunks.iter().filter(|c| c.flags & kind.flag() != 0).map(|c| c.length).sum();
+                align((total / 8).clamp(16 * MIB, 1024 * MIB))
+            }
+        }
+    }
+
+    /// Device offsets for `copies` stripes of `length` bytes in space that no chunk has.
+    fn find_device_holes(&self, length: u64, copies: usize) -> Option<Vec<u64>> {
+        let end = match self.volume.policy {
+            ChunkPolicy::Existing { total_bytes, grow: false } => total_bytes,
+            ChunkPolicy::Existing { grow: true, .. } | ChunkPolicy::Growing => u64::MAX / 2,
+        };
+        let mut free = Runs::default();
+        free.insert(DEVICE_START..end);
+        self.device_extents().for_each(|r| free.remove(r));
+        let mut places = Vec::with_capacity(copies);
+        for _ in 0..copies {
+            let at = free.find(length, STRIPE_LEN, 0)?;
+            free.remove(at..at + length);
+            places.push(at);
+        }
+        Some(places)
+    }
+
+    fn device_extents(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let chunks = self.volume.store.chunks().iter();
+        chunks.flat_map(|c| c.stripes.iter().map(|s| s.offset.get()..s.offset.get().saturating_add(c.length)))
+    }
+
+    /// The end of the last device extent.
+    pub(crate) fn device_extents_end(&self) -> u64 {
+        self.device_extents().map(|r| r.end).max().unwrap_or(DEVICE_START)
+    }
+
+    /// Bytes of the device that chunks take.
+    pub(crate) fn device_bytes_used(&self) -> u64 {
+        self.device_extents().map(|r| r.end - r.start).sum()
+    }
+
+    /// Writes gathered references and checksums, so that what is left to write at commit is small and known.
+    pub(crate) fn flush_refs(&mut self) -> Result<()> {
+        self.flush_csums()?;
+        self.run_refs()
+    }
+
+    /// Makes the device this long, in bytes.
+    pub(crate) fn set_device_size(&mut self, total_bytes: u64) {
+        self.superblock.dev_item.total_bytes = total_bytes.into();
+        self.superblock.total_bytes = total_bytes.into();
+        self.volume.policy = ChunkPolicy::Existing { total_bytes, grow: false };
+    }
+
+    /// Moves stripes of new chunks down into holes that trimming has left, bytes and all, so that the device can
+    /// end earlier. Stripes on either side of a superblock copy stay.
+    pub(crate) fn close_device_holes(&mut self) -> Result<()> {
+        let mut stripes: Vec<(u64, u64, Logical)> = Vec::new();
+        for chunk in self.volume.store.chunks().iter() {
+            stripes.extend(chunk.stripes.iter().map(|s| (s.offset.get(), chunk.length, chunk.start)));
+        }
+        stripes.sort_unstable();
+        let mut end = DEVICE_START;
+        for (from, length, start) in stripes {
+            let movable = from > end && !touches_superblock(end..from + length);
+            if movable {
+                self.move_stripe(start, from, end, length)?;
+                end += length;
+            } else {
+                end = from + length;
+            }
+        }
+        Ok(())
+    }
+
+    fn move_stripe(&mut self, chunk: Logical, from: u64, to: u64, length: u64) -> Result<()> {
+        let device = self.volume.store.device();
+        let have = device.len().map_err(Error::io("length of the image"))?;
+        let mut buf = vec![0; MIB as usize];
+        let mut done = 0;
+        while done < length && from + done < have {
+            let n = (length - done).min(MIB).min(have - from - done) as usize;
+            device.read_at(&mut buf[..n], Physical(from + done)).map_err(Error::io("move a chunk"))?;
+            device.write_at(&buf[..n], Physical(to + done)).map_err(Error::io("move a chunk"))?;
+            done += n as u64;
+        }
+        let mut moved = self.volume.store.chunks_mut().remove(chunk).expect("listed just now");
+        for stripe in moved.stripes.iter_mut().filter(|s| s.offset.get() == from) {
+            stripe.offset = to.into();
+        }
+        self.volume.store.chunks_mut().insert(moved)
+    }
+
+    /// Writes the items of chunks that are new. Says whether there were any.
+    pub(super) fn write_new_chunks(&mut self) -> Result<bool> {
+        let new = std::mem::take(&mut self.new_chunks);
+        for (i, chunk) in new.iter().enumerate() {
+            if let Err(error) = self.write_chunk_items(chunk.start) {
+                self.new_chunks.extend(new.into_iter().skip(i));
+                return Err(error);
+            }
+        }
+        if new.is_empty() {
+            return Ok(false);
+        }
+        if new.iter().any(|c| c.kind == SpaceKind::System) {
+            self.rebuild_sys_chunk_array()?;
+        }
+        self.update_device_item()?;
+        Ok(true)
+    }
+
+    fn write_chunk_items(&mut self, start: Logical) -> Result<()> {
+        let chunk = self.volume.store.chunks().lookup(start).expect("a new chunk is in the map").clone();
+        self.insert(objectid::CHUNK_TREE, chunk.key(), &chunk.item_data())?;
+        for stripe in &chunk.stripes {
+            let extent = DevExtent {
+                chunk_tree: objectid::CHUNK_TREE.into(),
+                chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
+                chunk_offset: start.0.into(),
+                length: chunk.length.into(),
+                chunk_tree_uuid: self.volume.chunk_tree_uuid,
+            };
+            let key = Key::new(stripe.devid.get(), KeyType::DEV_EXTENT, stripe.offset.get());
+            self.insert(objectid::DEV_TREE, key, extent.as_bytes())?;
+        }
+        let item = block_group_item(0, chunk.flags);
+        let key = Key::new(start.0, KeyType::BLOCK_GROUP_ITEM, chunk.length);
+        let tree = block_group_tree(self.superblock.compat_ro_flags.get());
+        self.insert(tree, key, item.as_bytes())?;
+        if let Some(group) = self.space.group_mut(start.0) {
+            group.used_written = Some(0);
+        }
+        Ok(())
+    }
+
+    fn update_device_item(&mut self) -> Result<()> {
+        let used = self.device_bytes_used();
+        let end = self.device_extents_end();
+        let dev = &mut self.superblock.dev_item;
+        dev.bytes_used = used.into();
+        if dev.total_bytes.get() < end {
+            dev.total_bytes = end.into();
+            self.superblock.total_bytes = end.into();
+        }
+        let item = self.superblock.dev_item;
+        self.replace(objectid::CHUNK_TREE, device_key(item.devid.get()), item.as_bytes())
+    }
+
+    /// The superblock's copy of the SYSTEM chunks.
+    pub(super) fn rebuild_sys_chunk_array(&mut self) -> Result<()> {
+        let mut array = Vec::new();
+        for chunk in self.volume.store.chunks().iter().filter(|c| c.flags & bg::SYSTEM != 0) {
+            array.extend_from_slice(DiskKey::from(chunk.key()).as_bytes());
+            array.extend_from_slice(&chunk.item_data());
+        }
+        let sb = &mut self.superblock;
+        let size = array.len();
+        if size > sb.sys_chunk_array.len() {
+            return Err(Error::no_space("the superblock's list of system chunks"));
+        }
+        sb.sys_chunk_array.fill(0);
+        sb.sys_chunk_array[..size].copy_from_slice(&array);
+        sb.sys_chunk_array_size = u32::try_from(size).expect("at most 2048").into();
+        Ok(())
+    }
+
+    /// Writes the `used` of block groups whose item has another. Says whether any had.
+    pub(super) fn write_block_groups(&mut self) -> Result<bool> {
+        let stale: Vec<_> = self
+            .space
+            .groups()
+            .filter(|g| !g.is_new() && g.used_written != Some(g.used))
+            .map(|g| (g.start, g.length, g.flags, g.used))
+            .collect();
+        let tree = block_group_tree(self.superblock.compat_ro_flags.get());
+        for &(start, length, flags, used) in &stale {
+            self.space.group_mut(start).expect("listed just now").used_written = Some(used);
+            let key = Key::new(start, KeyType::BLOCK_GROUP_ITEM, length);
+            self.replace(tree, key, block_group_item(used, flags).as_bytes())?;
+        }
+        Ok(!stale.is_empty())
+    }
+
+    /// Shortens the last new chunk of `kind` so that about `spare` free bytes stay in its kind; drops it when
+    /// nothing in it is used and nothing is to spare.
+    pub(crate) fn trim_last_chunk(&mut self, kind: SpaceKind, spare: u64) -> Result<()> {
+        let Some(i) = self.new_chunks.iter().rposition(|c| c.kind == kind) else { return Ok(()) };
+        let start = self.new_chunks[i].start;
+        let elsewhere: u64 = self
+            .space
+            .groups()
+            .filter(|g| g.start != start.0 && g.flags & kind.flag() != 0)
+            .map(|g| g.free.available.total())
+            .sum();
+        let group = self.space.group_mut(start.0).expect("a new chunk has a group");
+        let free_tail = group.free.after.last().filter(|r| r.end == start.0 + group.length);
+        let Some(tail) = free_tail else { return Ok(()) };
+        let inside = group.free.available.total() - (tail.end - tail.start);
+        let keep = spare.saturating_sub(elsewhere + inside);
+        let length = (tail.start - start.0 + keep).next_multiple_of(STRIPE_LEN).min(group.length);
+        self.resize_new_chunk(i, length)
+    }
+
+    fn resize_new_chunk(&mut self, i: usize, length: u64) -> Result<()> {
+        let start = self.new_chunks[i].start;
+        let mut chunk = self.volume.store.chunks_mut().remove(start).expect("a new chunk is in the map");
+        if length == 0 {
+            self.new_chunks.remove(i);
+            self.space.remove_group(start.0);
+            return Ok(());
+        }
+        let cut = start.0 + length..chunk.end();
+        chunk.length = length;
+        chunk.item.length = length.into();
+        let group = self.space.group_mut(start.0).expect("a new chunk has a group");
+        group.length = length;
+        group.free.after.remove(cut.clone());
+        group.free.available.remove(cut);
+        self.volume.store.chunks_mut().insert(chunk)
+    }
+}
+
+fn touches_superblock(range: Range<u64>) -> bool {
+    btrfsimg_ondisk::SUPERBLOCK_OFFSETS
+        .iter()
+        .any(|&copy| range.start < copy + STRIPE_LEN && copy < range.end)
+}
+
+/// The key of a DEV_ITEM.
+pub(crate) fn device_key(devid: u64) -> Key {
+    Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, devid)
+}
+
+fn block_group_item(used: u64, flags: u64) -> BlockGroupItem {
+    BlockGroupItem {
+        used: used.into(),
+        chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
+        flags: flags.into(),
+    }
+}

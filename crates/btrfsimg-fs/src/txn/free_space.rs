@@ -1,0 +1,246 @@
+//! Loading a block group, and keeping the free space tree exact (`format/08 §8.6`).
+
+use std::ops::Range;
+
+use btrfsimg_ondisk::{BlockGroupItem, FreeSpaceInfo, Item, Key, KeyType, Logical, compat_ro, objectid};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::runs::Runs;
+use super::space::{FreeSpace, Group, Recorded};
+use super::{ItemBatch, Transaction};
+use crate::block_store::BlockStore;
+use crate::chunk_map::Chunk;
+use crate::error::{Error, Result};
+use crate::tree::{lookup, walk_items};
+
+/// Bits of [`FreeSpaceInfo::flags`].
+const USING_BITMAPS: u32 = 1;
+/// Bytes of a full bitmap item.
+#[doc(alias = "BTRFS_FREE_SPACE_BITMAP_SIZE")]
+const BITMAP_BYTES: u64 = 256;
+
+/// The tree that holds BLOCK_GROUP_ITEMs.
+pub(super) fn block_group_tree(compat_ro_flags: u64) -> u64 {
+    if compat_ro_flags & compat_ro::BLOCK_GROUP_TREE != 0 {
+        objectid::BLOCK_GROUP_TREE
+    } else {
+        objectid::EXTENT_TREE
+    }
+}
+
+/// Whether the free space tree is there and exact.
+pub(super) fn has_free_space_tree(compat_ro_flags: u64) -> bool {
+    let both = compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID;
+    compat_ro_flags & both == both
+}
+
+/// The committed state of the block group that starts at `start`.
+pub(super) fn load_group(store: &BlockStore, start: Logical) -> Result<Group> {
+    let chunk = store
+        .chunks()
+        .lookup(start)
+        .ok_or_else(|| Error::corrupt("BLK-01", format!("no chunk at {start}")))?;
+    let compat_ro_flags = store.superblock().compat_ro_flags.get();
+    let key = Key::new(chunk.start.0, KeyType::BLOCK_GROUP_ITEM, chunk.length);
+    let data = lookup(store, block_group_tree(compat_ro_flags), &key)?
+        .ok_or_else(|| Error::corrupt("BG-07", format!("chunk {start} has no block group item")))?;
+    let item = BlockGroupItem::read_from_bytes(&data)
+        .map_err(|_| Error::corrupt("BG-02", format!("block group {start} has an invalid item size")))?;
+    let (recorded, written) = if has_free_space_tree(compat_ro_flags) {
+        let (recorded, runs) = load_free_space_tree(store, chunk)?;
+        (recorded, Some(runs))
+    } else {
+        (Recorded::No, None)
+    };
+    let after = match &written {
+        Some(runs) => runs.clone(),
+        None => free_by_extent_tree(store, chunk)?,
+    };
+    if after.total().checked_add(item.used.get()) != Some(chunk.length) {
+        return Err(Error::corrupt(
+            "FS-08",
+            format!(
+                "block group {start}: free {} and used {} do not add up to {}",
+                after.total(),
+                item.used,
+                chunk.length
+            ),
+        ));
+    }
+    let free = FreeSpace::new(recorded, written, after, chunk);
+    Ok(Group::with_free(chunk, item.used.get(), Some(item.used.get()), free))
+}
+
+fn load_free_space_tree(store: &BlockStore, chunk: &Chunk) -> Result<(Recorded, Runs)> {
+    let info_key = info_key(chunk.start.0, chunk.length);
+    let last = Key::new(chunk.end() - 1, KeyType(u8::MAX), u64::MAX);
+    let (mut recorded, mut runs) = (None, Runs::default());
+    walk_items(store, objectid::FREE_SPACE_TREE, &info_key, &last, |item| {
+        match item.key.key_type {
+            KeyType::FREE_SPACE_INFO if item.key == info_key => {
+                let info = FreeSpaceInfo::read_from_bytes(item.data)
+                    .map_err(|_| Error::corrupt("FS-01", format!("{} has an invalid size", item.key)))?;
+                let bitmaps = info.flags.get() & USING_BITMAPS != 0;
+                recorded = Some(if bitmaps { Recorded::Bitmaps } else { Recorded::Extents });
+            }
+            KeyType::FREE_SPACE_EXTENT => runs.insert(inside(chunk, item.key)?),
+            KeyType::FREE_SPACE_BITMAP => read_bitmap(store, chunk, &item, &mut runs)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let recorded = recorded.ok_or_else(|| {
+        Error::corrupt("FS-04", format!("block group {} has no free space info", chunk.start))
+    })?;
+    Ok((recorded, runs))
+}
+
+/// The range that a free space item's key names, if it lies inside its block group.
+fn inside(chunk: &Chunk, key: Key) -> Result<Range<u64>> {
+    let end = key
+        .objectid
+        .checked_add(key.offset)
+        .filter(|end| *end <= chunk.end() && key.objectid >= chunk.start.0);
+    let end =
+        end.ok_or_else(|| Error::corrupt("FS-05", format!("{key} leaves block group {}", chunk.start)))?;
+    Ok(key.objectid..end)
+}
+
+fn read_bitmap(store: &BlockStore, chunk: &Chunk, item: &Item<'_>, runs: &mut Runs) -> Result<()> {
+    let range = inside(chunk, item.key)?;
+    let sectorsize = store.ctx().sectorsize;
+    let sectors = (range.end - range.start) / sectorsize;
+    if (item.data.len() as u64) < sectors.div_ceil(8) {
+        return Err(Error::corrupt("FS-03", format!("{} has an invalid size", item.key)));
+    }
+    let is_free = |i: u64| item.data[(i / 8) as usize] & (1 << (i % 8)) != 0;
+    let mut i = 0;
+    while i < sectors {
+        let end = (i..sectors).find(|&j| is_free(j) != is_free(i)).unwrap_or(sectors);
+        if is_free(i) {
+            runs.insert(range.start + i * sectorsize..range.start + end * sectorsize);
+        }
+        i = end;
+    }
+    Ok(())
+}
+
+/// Without a free space tree: what no extent item covers.
+fn free_by_extent_tree(store: &BlockStore, chunk: &Chunk) -> Result<Runs> {
+    let mut free = Runs::one(chunk.start.0..chunk.end());
+    let first = Key::new(chunk.start.0, KeyType::UNTYPED, 0);
+    let last = Key::new(chunk.end() - 1, KeyType(u8::MAX), u64::MAX);
+    let nodesize = store.ctx().nodesize as u64;
+    walk_items(store, objectid::EXTENT_TREE, &first, &last, |item| {
+        let Key { objectid, key_type, offset } = item.key;
+        match key_type {
+            KeyType::EXTENT_ITEM => free.remove(objectid..objectid.saturating_add(offset)),
+            KeyType::METADATA_ITEM => free.remove(objectid..objectid.saturating_add(nodesize)),
+            _ => {}
+        }
+        Ok(true)
+    })?;
+    Ok(free)
+}
+
+fn info_key(start: u64, length: u64) -> Key {
+    Key::new(start, KeyType::FREE_SPACE_INFO, length)
+}
+
+fn extent_key(range: &Range<u64>) -> Key {
+    Key::new(range.start, KeyType::FREE_SPACE_EXTENT, range.end - range.start)
+}
+
+impl Transaction<'_> {
+    /// Brings the free space tree up to date for every block group whose free space has changed since it was last
+    /// written there. Says whether it changed anything: changing the tree may itself take space.
+    pub(super) fn write_free_space(&mut self) -> Result<bool> {
+        let stale: Vec<u64> = self
+            .space
+            .groups()
+            .filter(|g| g.free.recorded != Recorded::No && g.free.written.as_ref() != Some(&g.free.after))
+            .map(|g| g.start)
+            .collect();
+        for &start in &stale {
+            let group = self.space.group_mut(start).expect("listed just now");
+            let (recorded, length, after) = (group.free.recorded, group.length, group.free.after.clone());
+            let before = group.free.written.replace(after.clone());
+            self.write_info(start, length, recorded, &after, before.is_some())?;
+            let before = before.unwrap_or_default();
+            match recorded {
+                Recorded::Extents => self.write_extents(&before, &after)?,
+                Recorded::Bitmaps => self.write_bitmaps(start..start + length, &before, &after)?,
+                Recorded::No => {}
+            }
+        }
+        Ok(!stale.is_empty())
+    }
+
+    fn write_info(
+        &mut self,
+        start: u64,
+        length: u64,
+        recorded: Recorded,
+        runs: &Runs,
+        exists: bool,
+    ) -> Result<()> {
+        let count =
+            u32::try_from(runs.len()).map_err(|_| Error::Invalid("too many free extents".to_owned()))?;
+        let flags = if recorded == Recorded::Bitmaps { USING_BITMAPS } else { 0 };
+        let info = FreeSpaceInfo { extent_count: count.into(), flags: flags.into() };
+        let key = info_key(start, length);
+        if exists {
+            self.replace(objectid::FREE_SPACE_TREE, key, info.as_bytes())
+        } else {
+            self.insert(objectid::FREE_SPACE_TREE, key, info.as_bytes())
+        }
+    }
+
+    fn write_extents(&mut self, before: &Runs, after: &Runs) -> Result<()> {
+        for run in difference(before, after) {
+            self.remove(objectid::FREE_SPACE_TREE, extent_key(&run))?;
+        }
+        let mut batch = ItemBatch::new();
+        difference(after, before).for_each(|run| batch.push(extent_key(&run), &[]));
+        self.insert_batch(objectid::FREE_SPACE_TREE, &batch)
+    }
+
+    /// Rewrites the bitmaps whose bits have changed.
+    fn write_bitmaps(&mut self, group: Range<u64>, before: &Runs, after: &Runs) -> Result<()> {
+        let sectorsize = self.sectorsize();
+        let span = BITMAP_BYTES * 8 * sectorsize;
+        let mut at = group.start;
+        while at < group.end {
+            let window = at..(at + span).min(group.end);
+            let (old, new) = (bitmap(before, &window, sectorsize), bitmap(after, &window, sectorsize));
+            if old != new {
+                let key = Key::new(at, KeyType::FREE_SPACE_BITMAP, window.end - at);
+                self.replace(objectid::FREE_SPACE_TREE, key, &new)?;
+            }
+            at = window.end;
+        }
+        Ok(())
+    }
+}
+
+/// The runs of `a` that `b` does not have exactly so.
+fn difference<'r>(a: &'r Runs, b: &'r Runs) -> impl Iterator<Item = Range<u64>> + 'r {
+    let mut b = b.iter().peekable();
+    a.iter().filter(move |run| {
+        while b.next_if(|other| other.start < run.start).is_some() {}
+        b.peek() != Some(run)
+    })
+}
+
+/// One bit a sector, set where it is free, least significant first.
+fn bitmap(runs: &Runs, window: &Range<u64>, sectorsize: u64) -> Vec<u8> {
+    let sectors = (window.end - window.start) / sectorsize;
+    let mut bits = vec![0u8; sectors.div_ceil(8) as usize];
+    for run in runs.iter() {
+        let (start, end) = (run.start.max(window.start), run.end.min(window.end));
+        for i in (start..end).step_by(sectorsize as usize).map(|at| (at - window.start) / sectorsize) {
+            bits[(i / 8) as usize] |= 1 << (i % 8);
+        }
+    }
+    bits
+}

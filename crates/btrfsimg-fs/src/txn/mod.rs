@@ -1,0 +1,220 @@
+//! Transactions: copy-on-write B-trees, allocation, references, commit. Knows trees, extents and roots; no paths,
+//! names or file types.
+//!
+//! Blocks that a transaction changes live in memory under new addresses; nothing that the committed superblock
+//! reaches is overwritten before [`Transaction::commit`] has written the next one. Dropping a transaction leaves
+//! the image as it was.
+
+mod batch;
+mod chunks;
+mod commit;
+mod cow;
+mod csums;
+mod edit;
+mod free_space;
+mod refs;
+mod roots;
+mod runs;
+mod space;
+mod volume;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use btrfsimg_ondisk::{
+    BackRef, BlockContext, Key, Logical, ParentExpectation, RootItem, Superblock, TreeBlock, incompat,
+    objectid,
+};
+use rustc_hash::FxHashMap;
+
+pub use batch::ItemBatch;
+pub use chunks::ChunkPolicy;
+pub(crate) use chunks::device_key;
+pub use space::SpaceKind;
+pub use volume::{Geometry, Volume, VolumeOptions};
+
+use crate::error::{Error, Result};
+use crate::tree::{Blocks, TreeRoot, root_item};
+use refs::{DelayedRefs, ExtentKind};
+use space::Space;
+
+/// Bytes of changed blocks kept in memory before the oldest are written to their place.
+const DIRTY_BUDGET: usize = 32 << 20;
+/// Extents with gathered references before they are written to the extent tree.
+const DELAYED_REFS_MAX: usize = 32 << 10;
+
+/// A change of a file system that happens as a whole or not at all.
+pub struct Transaction<'v> {
+    volume: &'v mut Volume,
+    transid: u64,
+    /// As it will be committed; roots and counts are filled in at the end.
+    superblock: Superblock,
+    trees: BTreeMap<u64, OpenTree>,
+    /// Blocks that are new in this transaction and in memory, by address.
+    dirty: FxHashMap<u64, Arc<TreeBlock>>,
+    /// Leaves among them in the order they came, oldest first: candidates to be written early.
+    dirty_leaves: VecDeque<u64>,
+    refs: DelayedRefs,
+    space: Space,
+    new_chunks: Vec<NewChunk>,
+    pending_csums: csums::PendingCsums,
+    now: btrfsimg_ondisk::Timespec,
+    committed: bool,
+}
+
+/// A tree of the transaction: its root as it is now.
+struct OpenTree {
+    root: TreeRoot,
+    /// Its ROOT_ITEM; the root and chunk trees have none.
+    item: Option<(Key, RootItem)>,
+    changed: bool,
+    /// Blocks more than before.
+    blocks_delta: i64,
+}
+
+/// A chunk allocated in this transaction whose items are not in the trees yet.
+struct NewChunk {
+    start: Logical,
+    kind: SpaceKind,
+}
+
+impl<'v> Transaction<'v> {
+    /// The id of this transaction: the generation of all that it writes.
+    pub fn transid(&self) -> u64 {
+        self.transid
+    }
+
+    /// The time that everything in this transaction happens at.
+    pub fn now(&self) -> btrfsimg_ondisk::Timespec {
+        self.now
+    }
+
+    /// Bytes of a tree block.
+    pub fn nodesize(&self) -> u64 {
+        u64::from(self.superblock.nodesize.get())
+    }
+
+    /// Bytes of a sector.
+    pub fn sectorsize(&self) -> u64 {
+        u64::from(self.superblock.sectorsize.get())
+    }
+
+    /// The superblock as it will be committed, but for roots and counts.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The same, to change label and feature bits.
+    pub fn superblock_mut(&mut self) -> &mut Superblock {
+        &mut self.superblock
+    }
+
+    /// Sets incompat feature bits with this commit.
+    pub fn set_incompat(&mut self, bits: u64) {
+        self.superblock.incompat_flags = (self.superblock.incompat_flags.get() | bits).into();
+    }
+
+    /// Whether holes need no file extent items.
+    pub fn no_holes(&self) -> bool {
+        self.superblock.has_incompat(incompat::NO_HOLES)
+    }
+
+    /// Allocates `len` bytes for data, in one piece.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn alloc_data(&mut self, len: u64) -> Result<Logical> {
+        let sectorsize = self.sectorsize();
+        self.alloc(SpaceKind::Data, len, sectorsize)
+    }
+
+    /// Allocates up to `len` bytes for data: less where free space is fragmented and no chunk can be added.
+    ///
+    /// # Errors
+    /// `NoSpace` when nothing is left.
+    pub fn alloc_data_up_to(&mut self, len: u64) -> Result<(Logical, u64)> {
+        match self.alloc_data(len) {
+            Ok(at) => Ok((at, len)),
+            Err(no_space @ Error::NoSpace { .. }) => {
+                let store = &self.volume.store;
+                self.space.alloc_longest(store, SpaceKind::Data, len)?.ok_or(no_space)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes data to every copy of an allocated range.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn write_data(&mut self, at: Logical, bytes: &[u8]) -> Result<()> {
+        self.volume.store.write_copies(at, bytes)
+    }
+
+    /// Notes a data extent that was allocated here, its checksums (none for nodatasum), and its first reference.
+    ///
+    /// # Errors
+    /// As any change of a tree.
+    pub fn create_data_extent(&mut self, at: Logical, len: u64, back: BackRef, csums: &[u8]) -> Result<()> {
+        self.refs.create(at, len, ExtentKind::Data, back);
+        self.add_csums(at, csums)?;
+        if self.refs.len() > DELAYED_REFS_MAX {
+            self.run_refs()?;
+        }
+        Ok(())
+    }
+
+    /// Changes the count of a data extent's reference. At no references it is freed, with its checksums.
+    ///
+    /// # Errors
+    /// `Corrupt` when that leaves fewer than none, as far as known now.
+    pub fn change_data_ref(&mut self, at: Logical, len: u64, back: BackRef, delta: i64) -> Result<()> {
+        if self.refs.add(at, len, ExtentKind::Data, back, delta) {
+            self.remove_csums(at, len)?;
+            self.space.free(&self.volume.store, at, len, true)?;
+        }
+        Ok(())
+    }
+
+    fn alloc(&mut self, kind: SpaceKind, len: u64, align: u64) -> Result<Logical> {
+        loop {
+            if let Some(at) = self.space.alloc(&self.volume.store, kind, len, align)? {
+                return Ok(at);
+            }
+            self.alloc_chunk(kind, len)?;
+        }
+    }
+}
+
+impl Blocks for Transaction<'_> {
+    fn block(&self, logical: Logical, expect: &ParentExpectation) -> Result<Arc<TreeBlock>> {
+        match self.dirty.get(&logical.0) {
+            Some(block) => Ok(block.clone()),
+            None => self.volume.store.read_block(logical, expect),
+        }
+    }
+
+    fn root(&self, tree: u64) -> Result<Option<TreeRoot>> {
+        if let Some(open) = self.trees.get(&tree) {
+            return Ok(Some(open.root));
+        }
+        match tree {
+            objectid::ROOT_TREE | objectid::CHUNK_TREE => self.volume.store.root(tree),
+            _ => Ok(root_item(self, tree)?.map(|(_, item)| TreeRoot::of_item(tree, &item))),
+        }
+    }
+
+    fn ctx(&self) -> &BlockContext {
+        self.volume.store.ctx()
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if !self.committed {
+            for chunk in &self.new_chunks {
+                self.volume.store.chunks_mut().remove(chunk.start);
+            }
+        }
+    }
+}

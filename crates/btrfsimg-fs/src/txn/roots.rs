@@ -1,0 +1,100 @@
+//! The trees of a transaction and their ROOT_ITEMs (`format/02 §2.8`).
+
+use btrfsimg_ondisk::{Key, Logical, RootItem, objectid};
+use zerocopy::IntoBytes;
+
+use super::{OpenTree, Transaction};
+use crate::error::Result;
+use crate::tree::{TreeRoot, required_root, root_item};
+
+impl Transaction<'_> {
+    /// Loads the root of `tree`, if it is not yet.
+    pub(super) fn open_tree(&mut self, tree: u64) -> Result<()> {
+        if self.trees.contains_key(&tree) {
+            return Ok(());
+        }
+        let item = match tree {
+            objectid::ROOT_TREE | objectid::CHUNK_TREE => None,
+            _ => root_item(self, tree)?,
+        };
+        let root = required_root(self, tree)?;
+        self.trees.insert(tree, OpenTree { root, item, changed: false, blocks_delta: 0 });
+        Ok(())
+    }
+
+    /// Makes a new tree: one empty leaf, and `item` (its root's place is filled in) at `key` in the root tree.
+    ///
+    /// # Errors
+    /// `NoSpace`; as any change of a tree.
+    pub fn create_tree(&mut self, tree: u64, item: Option<(Key, RootItem)>) -> Result<()> {
+        let unset = TreeRoot { tree, logical: Logical(0), level: 0, generation: self.transid };
+        if let Some((key, item)) = &item {
+            self.insert(objectid::ROOT_TREE, *key, item.as_bytes())?;
+        }
+        self.trees.insert(tree, OpenTree { root: unset, item, changed: true, blocks_delta: 0 });
+        let logical = self.new_block(tree, 0, Key::MIN)?;
+        self.trees.get_mut(&tree).expect("inserted above").root.logical = logical;
+        Ok(())
+    }
+
+    /// The ROOT_ITEM of `tree` as it will be, for its caller to change flags and the like.
+    ///
+    /// # Errors
+    /// ROOT-09 when there is no such tree.
+    pub fn root_item_mut(&mut self, tree: u64) -> Result<Option<&mut RootItem>> {
+        self.open_tree(tree)?;
+        let open = self.trees.get_mut(&tree).expect("opened above");
+        open.changed = true;
+        Ok(open.item.as_mut().map(|(_, item)| item))
+    }
+
+    /// Notes that inodes of a subvolume have changed.
+    ///
+    /// # Errors
+    /// ROOT-09 when there is no such tree.
+    pub fn touch_subvolume(&mut self, tree: u64) -> Result<()> {
+        let (transid, now) = (self.transid, self.now);
+        if let Some(item) = self.root_item_mut(tree)? {
+            item.ctransid = transid.into();
+            item.ctime = now;
+        }
+        Ok(())
+    }
+
+    /// Writes the ROOT_ITEMs of changed trees into the root tree. Says whether any differed from what it has.
+    pub(super) fn write_root_items(&mut self) -> Result<bool> {
+        let (transid, nodesize) = (self.transid, self.nodesize());
+        let mut stale = Vec::new();
+        for open in self.trees.values_mut().filter(|o| o.changed) {
+            let Some((key, item)) = &mut open.item else { continue };
+            let before = *item;
+            item.bytenr = open.root.logical.0.into();
+            item.level = open.root.level;
+            item.generation = open.root.generation.into();
+            item.generation_v2 = item.generation;
+            let blocks = std::mem::take(&mut open.blocks_delta);
+            let bytes =
+                item.bytes_used.get().saturating_add_signed(blocks.saturating_mul(nodesize.cast_signed()));
+            item.bytes_used = bytes.into();
+            if *item != before || open.root.generation == transid {
+                stale.push((*key, *item));
+            }
+        }
+        let mut changed = false;
+        for (key, item) in stale {
+            let same =
+                crate::tree::lookup(self, objectid::ROOT_TREE, &key)?.as_deref() == Some(item.as_bytes());
+            if !same {
+                self.replace(objectid::ROOT_TREE, key, item.as_bytes())?;
+                changed = true;
+            }
+        }
+        Ok(changed)
+    }
+
+    /// The root of a tree as it is now, if it exists.
+    pub(super) fn current_root(&self, tree: u64) -> Result<Option<TreeRoot>> {
+        use crate::tree::Blocks as _;
+        self.root(tree)
+    }
+}

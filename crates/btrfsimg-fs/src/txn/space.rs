@@ -1,0 +1,228 @@
+//! Block groups and the free space in them; allocation.
+
+use std::collections::BTreeMap;
+
+use btrfsimg_ondisk::{Logical, block_group_flags as bg};
+
+use super::free_space;
+use super::runs::Runs;
+use crate::block_store::BlockStore;
+use crate::chunk_map::Chunk;
+use crate::error::{Error, Result};
+
+/// What space is wanted for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum SpaceKind {
+    /// File data.
+    Data,
+    /// Every tree but the chunk tree.
+    Metadata,
+    /// The chunk tree.
+    System,
+}
+
+impl SpaceKind {
+    /// Its bit in block group flags.
+    pub fn flag(self) -> u64 {
+        match self {
+            SpaceKind::Data => bg::DATA,
+            SpaceKind::Metadata => bg::METADATA,
+            SpaceKind::System => bg::SYSTEM,
+        }
+    }
+}
+
+/// How a block group's free space is recorded in the free space tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Recorded {
+    /// Not at all: there is no (valid) free space tree.
+    No,
+    /// As FREE_SPACE_EXTENT items.
+    Extents,
+    /// As FREE_SPACE_BITMAP items.
+    Bitmaps,
+}
+
+/// Free space of one block group.
+#[derive(Clone, Debug)]
+pub(super) struct FreeSpace {
+    pub(super) recorded: Recorded,
+    /// As the free space tree has it now; `None` when it has nothing yet.
+    pub(super) written: Option<Runs>,
+    /// As it must have it after the commit.
+    pub(super) after: Runs,
+    /// What may be handed out: free before and after the commit, and no superblock copy on it.
+    pub(super) available: Runs,
+    /// Where the last search ended.
+    hint: u64,
+}
+
+/// A block group.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) start: u64,
+    pub(super) length: u64,
+    pub(super) flags: u64,
+    pub(super) used: u64,
+    /// The value in its item; `None` when it has none yet.
+    pub(super) used_written: Option<u64>,
+    pub(super) free: FreeSpace,
+}
+
+impl Group {
+    /// The group of a chunk that is new in this transaction: all free.
+    pub(super) fn new(chunk: &Chunk, recorded: Recorded) -> Group {
+        let all = Runs::one(chunk.start.0..chunk.end());
+        Group::with_free(chunk, 0, None, FreeSpace::new(recorded, None, all, chunk))
+    }
+
+    pub(super) fn with_free(chunk: &Chunk, used: u64, used_written: Option<u64>, free: FreeSpace) -> Group {
+        Group { start: chunk.start.0, length: chunk.length, flags: chunk.flags, used, used_written, free }
+    }
+
+    pub(super) fn is_new(&self) -> bool {
+        self.used_written.is_none()
+    }
+
+    fn take(&mut self, at: u64, len: u64) {
+        self.free.available.remove(at..at + len);
+        self.free.after.remove(at..at + len);
+        self.free.hint = at + len;
+        self.used += len;
+    }
+}
+
+impl FreeSpace {
+    pub(super) fn new(recorded: Recorded, written: Option<Runs>, after: Runs, chunk: &Chunk) -> FreeSpace {
+        let mut available = after.clone();
+        chunk.superblock_windows().into_iter().for_each(|w| available.remove(w));
+        FreeSpace { recorded, written, after, available, hint: 0 }
+    }
+}
+
+/// The block groups that a transaction has touched, by logical start. Others are loaded when they are needed, so
+/// that a small change reads little of a large image.
+#[derive(Default)]
+pub(super) struct Space {
+    groups: BTreeMap<u64, Group>,
+    /// The group that served each kind last.
+    current: BTreeMap<SpaceKind, u64>,
+    /// Change of the superblock's `bytes_used`.
+    pub(super) bytes_used_delta: i64,
+}
+
+impl Space {
+    /// Adds the group of a new chunk, which serves its kind from now on.
+    pub(super) fn add_new(&mut self, kind: SpaceKind, group: Group) {
+        self.current.insert(kind, group.start);
+        self.groups.insert(group.start, group);
+    }
+
+    /// `len` bytes aligned to `align` from an existing block group of `kind`; `None` when none has them.
+    pub(super) fn alloc(
+        &mut self,
+        store: &BlockStore,
+        kind: SpaceKind,
+        len: u64,
+        align: u64,
+    ) -> Result<Option<Logical>> {
+        if let Some(group) = self.current.get(&kind).and_then(|start| self.groups.get_mut(start))
+            && let Some(at) = group.free.available.find(len, align, group.free.hint)
+        {
+            group.take(at, len);
+            self.bytes_used_delta += len.cast_signed();
+            return Ok(Some(Logical(at)));
+        }
+        let found = self.search(store, kind, |free| free.available.find(len, align, free.hint))?;
+        let Some((start, at)) = found else { return Ok(None) };
+        self.current.insert(kind, start);
+        self.groups.get_mut(&start).expect("search loaded it").take(at, len);
+        self.bytes_used_delta += len.cast_signed();
+        Ok(Some(Logical(at)))
+    }
+
+    /// The longest free range of `kind` up to `max` bytes, in whole sectors; `None` when nothing is free.
+    pub(super) fn alloc_longest(
+        &mut self,
+        store: &BlockStore,
+        kind: SpaceKind,
+        max: u64,
+    ) -> Result<Option<(Logical, u64)>> {
+        let mut best: Option<(u64, std::ops::Range<u64>)> = None;
+        for start in candidates(store, kind) {
+            let group = self.load(store, start)?;
+            let longest = group.free.available.longest().map(|r| (start, r));
+            best = [best, longest].into_iter().flatten().max_by_key(|(_, r)| r.end - r.start);
+        }
+        let Some((start, run)) = best else { return Ok(None) };
+        let len = max.min(run.end - run.start);
+        self.groups.get_mut(&start).expect("loaded above").take(run.start, len);
+        self.bytes_used_delta += len.cast_signed();
+        Ok(Some((Logical(run.start), len)))
+    }
+
+    /// The first group of `kind`, newest first, in which `find` finds something.
+    fn search<T>(
+        &mut self,
+        store: &BlockStore,
+        kind: SpaceKind,
+        find: impl Fn(&FreeSpace) -> Option<T>,
+    ) -> Result<Option<(u64, T)>> {
+        for start in candidates(store, kind) {
+            if let Some(found) = find(&self.load(store, start)?.free) {
+                return Ok(Some((start, found)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives back `len` bytes at `at`. What this transaction allocated itself (`own`) is reusable at once; what the
+    /// committed state reaches, only after the commit.
+    pub(super) fn free(&mut self, store: &BlockStore, at: Logical, len: u64, own: bool) -> Result<()> {
+        let chunk = store.chunks().lookup(at).ok_or_else(|| {
+            Error::corrupt("BLK-01", format!("unable to find chunk map for logical {at} length {len}"))
+        })?;
+        let group = self.load(store, chunk.start.0)?;
+        let end = at.checked_add(len).map_or(u64::MAX, |e| e.0);
+        if end > group.start + group.length || group.used < len {
+            return Err(Error::corrupt(
+                "BG-08",
+                format!("extent {at} length {len} is not counted in its block group"),
+            ));
+        }
+        group.used -= len;
+        group.free.after.insert(at.0..end);
+        if own {
+            group.free.available.insert(at.0..end);
+        }
+        self.bytes_used_delta -= len.cast_signed();
+        Ok(())
+    }
+
+    fn load(&mut self, store: &BlockStore, start: u64) -> Result<&mut Group> {
+        use std::collections::btree_map::Entry;
+        match self.groups.entry(start) {
+            Entry::Occupied(group) => Ok(group.into_mut()),
+            Entry::Vacant(place) => Ok(place.insert(free_space::load_group(store, Logical(start))?)),
+        }
+    }
+
+    /// The groups of this transaction.
+    pub(super) fn groups(&self) -> impl DoubleEndedIterator<Item = &Group> {
+        self.groups.values()
+    }
+
+    pub(super) fn remove_group(&mut self, start: u64) {
+        self.groups.remove(&start);
+        self.current.retain(|_, current| *current != start);
+    }
+
+    pub(super) fn group_mut(&mut self, start: u64) -> Option<&mut Group> {
+        self.groups.get_mut(&start)
+    }
+}
+
+/// The chunks that may serve `kind`, newest first.
+fn candidates(store: &BlockStore, kind: SpaceKind) -> Vec<u64> {
+    store.chunks().iter().rev().filter(|c| c.flags & kind.flag() != 0).map(|c| c.start.0).collect()
+}

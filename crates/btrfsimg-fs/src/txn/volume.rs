@@ -1,0 +1,196 @@
+//! A file system that is open for writing.
+
+use std::sync::Arc;
+
+use btrfsimg_ondisk::{
+    COMPAT_RO_KNOWN, CsumType, DevItem, Key, KeyType, Superblock, Timespec, Uuid, compat_ro_names, incompat,
+    incompat_names, objectid,
+};
+
+use super::Transaction;
+use super::chunks::ChunkPolicy;
+use crate::block_store::BlockStore;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::tree::{Blocks, lookup, required_root};
+
+/// Incompat features that are kept exact when writing.
+const WRITABLE: u64 = incompat::MIXED_BACKREF
+    | incompat::DEFAULT_SUBVOL
+    | incompat::COMPRESS_LZO
+    | incompat::COMPRESS_ZSTD
+    | incompat::BIG_METADATA
+    | incompat::EXTENDED_IREF
+    | incompat::SKINNY_METADATA
+    | incompat::NO_HOLES
+    | incompat::METADATA_UUID;
+/// Superblock flags of a normal state: written, or with a noted error.
+const NORMAL_FLAGS: u64 = 1 | 4;
+
+/// How a file system is opened for writing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VolumeOptions {
+    /// Let the image grow when it is full.
+    pub grow: bool,
+    /// Do not wait for durability: for fixtures that are thrown away.
+    pub no_sync: bool,
+}
+
+/// A file system that is open for writing. One transaction at a time.
+pub struct Volume {
+    pub(super) store: BlockStore,
+    pub(super) chunk_tree_uuid: [u8; 16],
+    pub(super) policy: ChunkPolicy,
+    pub(super) sync: bool,
+    pub(super) poisoned: bool,
+}
+
+/// What a new file system is like.
+#[derive(Clone, Debug)]
+pub struct Geometry {
+    /// Bytes of a sector.
+    pub sectorsize: u32,
+    /// Bytes of a tree block.
+    pub nodesize: u32,
+    /// Checksum of blocks and data.
+    pub csum: CsumType,
+    /// Incompatible features.
+    pub incompat: u64,
+    /// Read-only compatible features.
+    pub compat_ro: u64,
+    /// The file system's UUID.
+    pub fsid: Uuid,
+    /// The device's UUID.
+    pub device_uuid: Uuid,
+    /// The UUID in every block and device extent.
+    pub chunk_tree_uuid: Uuid,
+}
+
+impl Volume {
+    /// Opens the file system on `device` for writing.
+    ///
+    /// # Errors
+    /// As [`BlockStore::open`], and `Unsupported` for what is not kept exact when writing: features by name, a log
+    /// to replay, an unfinished balance, mixed block groups, sectors other than 4 KiB. `Corrupt` for an image that
+    /// is shorter than its file system.
+    pub fn open(device: Arc<dyn Device>, options: VolumeOptions) -> Result<Volume> {
+        let store = BlockStore::open(device)?;
+        check_writable(&store)?;
+        let root = required_root(&store, objectid::CHUNK_TREE)?;
+        let chunk_tree_uuid = store.block(root.logical, &root.expectation())?.header().chunk_tree_uuid;
+        let total_bytes = store.superblock().dev_item.total_bytes.get();
+        let policy = ChunkPolicy::Existing { total_bytes, grow: options.grow };
+        Ok(Volume { store, chunk_tree_uuid, policy, sync: !options.no_sync, poisoned: false })
+    }
+
+    /// An empty device that is to become a file system: no trees, no chunks, nothing written.
+    ///
+    /// # Errors
+    /// None in practice: the checksum is known.
+    pub fn blank(device: Arc<dyn Device>, geometry: &Geometry, options: VolumeOptions) -> Result<Volume> {
+        let store = BlockStore::blank(device, blank_superblock(geometry))?;
+        Ok(Volume {
+            store,
+            chunk_tree_uuid: geometry.chunk_tree_uuid.into_bytes(),
+            policy: ChunkPolicy::Growing,
+            sync: !options.no_sync,
+            poisoned: false,
+        })
+    }
+
+    /// Begins a transaction in which all happens at `now`.
+    ///
+    /// # Errors
+    /// `Poisoned` after an error while committing.
+    pub fn begin(&mut self, now: Timespec) -> Result<Transaction<'_>> {
+        if self.poisoned {
+            return Err(Error::Poisoned);
+        }
+        let superblock = *self.store.superblock();
+        Ok(Transaction {
+            transid: superblock.generation.get() + 1,
+            superblock,
+            volume: self,
+            trees: Default::default(),
+            dirty: Default::default(),
+            dirty_leaves: Default::default(),
+            refs: Default::default(),
+            space: Default::default(),
+            new_chunks: Vec::new(),
+            pending_csums: Default::default(),
+            now,
+            committed: false,
+        })
+    }
+
+    /// The committed state.
+    pub fn store(&self) -> &BlockStore {
+        &self.store
+    }
+}
+
+fn check_writable(store: &BlockStore) -> Result<()> {
+    let sb = store.superblock();
+    let unsupported = |what: String| Err(Error::Unsupported(format!("writing to an image with {what}")));
+    let unknown = sb.incompat_flags.get() & !WRITABLE;
+    if unknown != 0 {
+        return unsupported(format!("incompatible feature {}", incompat_names(unknown).join(", ")));
+    }
+    let unknown = sb.compat_ro_flags.get() & !COMPAT_RO_KNOWN;
+    if unknown != 0 {
+        return unsupported(format!("read-only compatible feature {}", compat_ro_names(unknown).join(", ")));
+    }
+    if sb.log_root.get() != 0 {
+        return unsupported(
+            "a log to replay (mount it once, or drop the log with 'btrfs rescue zero-log')".to_owned(),
+        );
+    }
+    if sb.flags.get() & !NORMAL_FLAGS != 0 {
+        return unsupported(format!(
+            "superblock flags 0x{:x} (seed, metadata dump, or unfinished btrfstune)",
+            sb.flags
+        ));
+    }
+    if sb.sectorsize.get() != 4096 {
+        return unsupported(format!("sectors of {} bytes", sb.sectorsize));
+    }
+    let balance = Key::new(objectid::BALANCE, KeyType::TEMPORARY_ITEM, 0);
+    if lookup(store, objectid::ROOT_TREE, &balance)?.is_some() {
+        return unsupported("an unfinished balance (resume or cancel it on a mount)".to_owned());
+    }
+    let have = store.device().len().map_err(Error::io("length of the image"))?;
+    if have < sb.dev_item.total_bytes.get() {
+        let reason = format!(
+            "the image is truncated: device size {} is beyond its {have} bytes",
+            sb.dev_item.total_bytes
+        );
+        return Err(Error::corrupt("DEV-06", reason));
+    }
+    Ok(())
+}
+
+fn blank_superblock(g: &Geometry) -> Superblock {
+    let mut sb = Superblock::zeroed();
+    sb.magic = Superblock::MAGIC;
+    sb.flags = 1.into();
+    sb.fsid = g.fsid.into_bytes();
+    sb.root_dir_objectid = objectid::ROOT_TREE_DIR.into();
+    sb.num_devices = 1.into();
+    sb.sectorsize = g.sectorsize.into();
+    sb.nodesize = g.nodesize.into();
+    sb.leafsize = g.nodesize.into();
+    sb.stripesize = g.sectorsize.into();
+    sb.csum_type = g.csum.code().into();
+    sb.incompat_flags = g.incompat.into();
+    sb.compat_ro_flags = g.compat_ro.into();
+    sb.dev_item = DevItem {
+        devid: 1.into(),
+        io_align: g.sectorsize.into(),
+        io_width: g.sectorsize.into(),
+        sector_size: g.sectorsize.into(),
+        uuid: g.device_uuid.into_bytes(),
+        fsid: g.fsid.into_bytes(),
+        ..DevItem::zeroed()
+    };
+    sb
+}
