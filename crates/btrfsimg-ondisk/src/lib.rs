@@ -24,7 +24,10 @@ mod superblock;
 
 pub use addr::{DevId, Generation, Logical, ObjectId, Physical};
 pub use block::{BlockFault, FramedBlock, Header, Item, KeyPtr, ParentExpectation, TreeBlock, header_flags};
-pub use check::{BlockContext, Rule, Violation};
+pub use check::{
+    BlockContext, Rule, RuleInfo, Severity, Violation, check_strict, check_superblock,
+    check_superblock_strict, check_sys_chunk_array,
+};
 pub use checksum::{CSUM_FIELD_LEN, Csum, CsumType};
 pub use dir_items::{DirEntry, DirItemKind, DirItems, FileType, write_dir_entry};
 pub use extent_refs::{BackRef, ExtentItemView, InlineRef, write_extent_item};
@@ -38,11 +41,16 @@ pub use key::{DiskKey, Key, KeyType, objectid};
 pub use root_item::{ROOT_ITEM_V0_LEN, RootItem, root_flags};
 pub use superblock::{
     BackupRoot, COMPAT_RO_KNOWN, INCOMPAT_KNOWN, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock, SysChunk,
-    compat_ro, compat_ro_names, incompat, incompat_names, superblock_offsets, sys_chunks,
+    compat_ro, compat_ro_names, incompat, incompat_names, super_flags, superblock_offsets, sys_chunks,
 };
 
 /// Re-export: the UUID type of every struct's accessors.
 pub use uuid::Uuid;
+
+/// A version 4 UUID from 16 bytes that are as good as random.
+pub fn uuid_from_random(bytes: [u8; 16]) -> Uuid {
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
+}
 
 /// Bytes of a tree block's header.
 pub const HEADER_LEN: usize = 101;
