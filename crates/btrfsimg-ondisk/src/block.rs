@@ -8,7 +8,7 @@ use std::ops::Range;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::check::{self, BlockContext, Violation};
+use crate::check::{self, BlockContext, View, Violation};
 use crate::items::disk_struct;
 use crate::{DiskKey, HEADER_LEN, ITEM_HEADER_LEN, KEY_PTR_LEN, Key, Logical};
 
@@ -50,7 +50,7 @@ pub mod header_flags {
 disk_struct! {
     /// A leaf's item header.
     #[doc(alias = "btrfs_item")]
-    ItemHeader, 25 {
+    crate ItemHeader, 25 {
         /// The item's key.
         0 key: DiskKey,
         /// Where its data start, from the end of the block's header.
@@ -63,7 +63,7 @@ disk_struct! {
 disk_struct! {
     /// A node's key pointer on disk.
     #[doc(alias = "btrfs_key_ptr")]
-    DiskKeyPtr, 33 {
+    crate DiskKeyPtr, 33 {
         /// The child's first key.
         0 key: DiskKey,
         /// The child's logical address.
@@ -135,7 +135,7 @@ impl FramedBlock {
         let room = bytes.len().saturating_sub(HEADER_LEN) / entry;
         let slots = usize::try_from(header.nritems.get()).unwrap_or(usize::MAX).min(room);
         let block = FramedBlock { bytes, slots };
-        check::block::check_frame(&block, logical, ctx, expect, sink);
+        check::block::check_frame(block.view(), logical, ctx, expect, sink);
         block
     }
 
@@ -155,22 +155,19 @@ impl FramedBlock {
 
     /// Judges every item (or key pointer), reports each violation to `sink`.
     pub fn check_items(&self, ctx: &BlockContext, sink: &mut dyn FnMut(Violation)) {
-        check::check_items(self, ctx, sink);
+        check::check_items(self.view(), ctx, sink);
+    }
+
+    /// What the checks see.
+    pub(crate) fn view(&self) -> View<'_> {
+        View::new(&self.bytes)
     }
 
     /// The item at `slot` of a leaf after its own check, or the first violation in it.
     /// `None` when there is no such slot.
     pub fn item(&self, slot: usize, ctx: &BlockContext) -> Option<Result<Item<'_>, Violation>> {
         let item = self.raw_item(slot)?;
-        let mut first = None;
-        check::check_item(self, slot, ctx, &mut |v| {
-            first.get_or_insert(v);
-        });
-        Some(match (first, item) {
-            (Some(v), _) => Err(v),
-            (None, Ok(item)) => Ok(item),
-            (None, Err(v)) => Err(v),
-        })
+        Some(item.and_then(|item| check::check_item(self.view(), slot, ctx).map(|()| item)))
     }
 
     /// The whole tree checker: a [`TreeBlock`], or the first violation.
@@ -196,15 +193,12 @@ impl FramedBlock {
 
     /// The key at `slot`.
     pub fn key(&self, slot: usize) -> Option<Key> {
-        let entry = if self.header().level == 0 { ITEM_HEADER_LEN } else { KEY_PTR_LEN };
-        let at = HEADER_LEN + slot.checked_mul(entry)?;
-        (slot < self.slots)
-            .then(|| DiskKey::read_from_prefix(&self.bytes[at..]).ok().map(|(k, _)| k.get()))?
+        self.view().key(slot)
     }
 
     /// The key pointer at `slot` of a node.
     pub fn key_ptr(&self, slot: usize) -> Option<KeyPtr> {
-        (slot < self.slots && self.header().level > 0).then(|| read_key_ptr(&self.bytes, slot))?
+        self.view().key_ptr(slot)
     }
 
     /// All bytes.
@@ -212,20 +206,20 @@ impl FramedBlock {
         &self.bytes
     }
 
-    /// The item header at `slot` of a leaf.
-    pub(crate) fn item_header(&self, slot: usize) -> Option<ItemHeader> {
-        (slot < self.slots && self.header().level == 0).then(|| read_item_header(&self.bytes, slot))?
-    }
-
     /// The item before its check; an error where its data are not inside the block. For the checker alone.
     pub(crate) fn raw_item(&self, slot: usize) -> Option<Result<Item<'_>, Violation>> {
-        let header = self.item_header(slot)?;
+        let header = self.view().item_header(slot)?;
         let key = header.key.get();
-        Some(match data_range(&header).and_then(|r| self.bytes.get(r)) {
+        Some(match data_range(header).and_then(|r| self.bytes.get(r)) {
             Some(data) => Ok(Item { key, data }),
             None => Err(Violation::new("LEAF-05", "item data end beyond the block").at(slot, key)),
         })
     }
+}
+
+/// The header as it will be when the block is written.
+fn sealed(header: &Header) -> Header {
+    Header { flags: (header.flags.get() | header_flags::WRITTEN).into(), ..*header }
 }
 
 /// Where an item's data are in its block.
@@ -261,6 +255,22 @@ impl TreeBlock {
         expect: &ParentExpectation,
     ) -> Result<TreeBlock, BlockFault> {
         FramedBlock::parse(bytes, logical, ctx, expect)?.into_tree_block(ctx)
+    }
+
+    /// Judges the block as it is now, before it is written: the whole tree checker but for the checksum and the
+    /// place, which whoever seals the block sets. Gives the first violation.
+    ///
+    /// # Errors
+    /// The first rule that does not hold.
+    pub fn check(&self, ctx: &BlockContext) -> Result<(), BlockFault> {
+        let mut first = None;
+        let mut sink = |v: Violation| {
+            first.get_or_insert(v);
+        };
+        let view = View::new(&self.bytes);
+        check::block::check_table(view, &sealed(self.header()), ctx, &mut sink);
+        check::check_items(view, ctx, &mut sink);
+        first.map_or(Ok(()), Err)
     }
 
     /// The header.

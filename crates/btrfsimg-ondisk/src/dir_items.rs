@@ -12,7 +12,7 @@ use crate::{DIR_ITEM_HEAD_LEN, DiskKey, Key, KeyType, NAME_LEN_MAX, max_xattr_si
 
 disk_struct! {
     /// Head of an entry. Private to this module: a name behind it must be checked first.
-    DirItemHead, 30 {
+    crate DirItemHead, 30 {
         0 location: DiskKey,
         17 transid: U64,
         25 data_len: U16,
@@ -142,7 +142,8 @@ impl<'a> IntoIterator for DirItems<'a> {
     }
 }
 
-fn walk<'a>(
+/// Checks each entry of an item, and gives each good one to `each`, up to the first bad one.
+pub(crate) fn walk<'a>(
     key: Key,
     data: &'a [u8],
     nodesize: usize,
@@ -221,23 +222,22 @@ fn take_entry<'a>(
     Ok((entry, tail))
 }
 
-/// DIR-03: what an entry may point to.
+/// DIR-03: what an entry may point to, as kernels have it: an xattr with a subvolume's location passes, and so
+/// does an entry whose location has type 0; `check_strict` names both.
 fn check_location(kind: DirItemKind, location: Key) -> Result<(), Violation> {
     let fault = |reason: String| Err(Violation::new("DIR-03", reason));
-    if kind == DirItemKind::Xattr {
-        let zero = location == Key::new(0, KeyType::UNTYPED, 0);
-        return if zero {
-            Ok(())
-        } else {
-            fault(format!("invalid xattr location {location}, expect all zero"))
-        };
-    }
     match location.key_type {
         KeyType::ROOT_ITEM if objectid::is_fs_tree(location.objectid) => Ok(()),
-        KeyType::INODE_ITEM if location.offset != 0 => {
+        KeyType::INODE_ITEM | KeyType::UNTYPED if kind == DirItemKind::Xattr => {
+            if location == Key::new(0, KeyType::UNTYPED, 0) {
+                return Ok(());
+            }
+            fault(format!("invalid xattr location {location}, expect all zero"))
+        }
+        KeyType::INODE_ITEM | KeyType::UNTYPED if location.offset != 0 => {
             fault(format!("invalid location key offset, have {} expect 0", location.offset))
         }
-        KeyType::INODE_ITEM
+        KeyType::INODE_ITEM | KeyType::UNTYPED
             if objectid::is_inode(location.objectid)
                 || [objectid::ROOT_TREE_DIR, objectid::FREE_INO].contains(&location.objectid) =>
         {

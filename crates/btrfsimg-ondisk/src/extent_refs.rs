@@ -167,7 +167,8 @@ impl ExtentItemView {
     }
 }
 
-fn take_inline(bytes: &[u8]) -> Result<(InlineRef, &[u8]), Violation> {
+/// The inline reference at the front of `bytes`, and what follows it.
+pub(crate) fn take_inline(bytes: &[u8]) -> Result<(InlineRef, &[u8]), Violation> {
     let short =
         || Violation::new("EX-10", format!("inline ref crosses item end, have {} bytes", bytes.len()));
     let (&kind, rest) = bytes.split_first().ok_or_else(short)?;

@@ -1,9 +1,9 @@
-//! INODE_REF and INODE_EXTREF: the names of an inode, from its side (`format/02 §2.7`, REF-02 to REF-06).
+//! INODE_REF and INODE_EXTREF: the names of an inode, from its side (`format/02 §2.7`, REF-02 to REF-05).
 
 use fields::{u16_at, u64_at};
 
 use crate::check::Violation;
-use crate::{Key, NAME_LEN_MAX};
+use crate::{Key, KeyType, NAME_LEN_MAX};
 
 /// One name of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +32,9 @@ mod fields {
 /// # Errors
 /// The first rule that an entry breaks; no later entry is read.
 pub fn inode_refs(key: Key, data: &[u8]) -> Result<Vec<InodeRef<'_>>, Violation> {
-    entries(data, 10, |b| Some((key.offset, u64_at(b, 0)?, u16_at(b, 8)?)))
+    let mut refs = Vec::with_capacity(1);
+    walk_refs(key, data, |r| refs.push(r))?;
+    Ok(refs)
 }
 
 /// The names in an INODE_EXTREF item.
@@ -40,48 +42,60 @@ pub fn inode_refs(key: Key, data: &[u8]) -> Result<Vec<InodeRef<'_>>, Violation>
 /// # Errors
 /// As [`inode_refs`].
 pub fn inode_extrefs(data: &[u8]) -> Result<Vec<InodeRef<'_>>, Violation> {
-    entries(data, 18, |b| Some((u64_at(b, 0)?, u64_at(b, 8)?, u16_at(b, 16)?)))
+    let mut refs = Vec::with_capacity(1);
+    walk_extrefs(data, |r| refs.push(r))?;
+    Ok(refs)
 }
 
-fn entries(
-    data: &[u8],
+/// Checks each name of an INODE_REF or INODE_EXTREF, and gives each good one to `each`, up to the first bad one.
+pub(crate) fn walk<'a>(key: Key, data: &'a [u8], each: impl FnMut(InodeRef<'a>)) -> Result<(), Violation> {
+    if key.key_type == KeyType::INODE_EXTREF { walk_extrefs(data, each) } else { walk_refs(key, data, each) }
+}
+
+fn walk_refs<'a>(key: Key, data: &'a [u8], each: impl FnMut(InodeRef<'a>)) -> Result<(), Violation> {
+    entries(data, 10, |b| Some((key.offset, u64_at(b, 0)?, u16_at(b, 8)?)), each)
+}
+
+fn walk_extrefs<'a>(data: &'a [u8], each: impl FnMut(InodeRef<'a>)) -> Result<(), Violation> {
+    entries(data, 18, |b| Some((u64_at(b, 0)?, u64_at(b, 8)?, u16_at(b, 16)?)), each)
+}
+
+fn entries<'a>(
+    data: &'a [u8],
     head_len: usize,
     head: impl Fn(&[u8]) -> Option<(u64, u64, u16)>,
-) -> Result<Vec<InodeRef<'_>>, Violation> {
+    mut each: impl FnMut(InodeRef<'a>),
+) -> Result<(), Violation> {
+    let fault = |rule, reason: String| Err(Violation::new(rule, reason));
     if data.len() <= head_len {
-        return Err(Violation::new(
-            "REF-02",
-            format!("invalid item size, have {} expect over {head_len}", data.len()),
-        ));
+        return fault("REF-02", format!("invalid item size, have {} expect over {head_len}", data.len()));
     }
-    let (mut rest, mut refs) = (data, Vec::with_capacity(1));
+    let mut rest = data;
     while !rest.is_empty() {
         let Some((parent, index, name_len)) = head(rest) else {
-            return Err(Violation::new(
+            return fault(
                 "REF-03",
-                format!("inode ref head crosses item end, have {} bytes", rest.len()),
-            ));
+                format!("inode ref overflow, have {} expect at least {head_len}", rest.len()),
+            );
         };
         let name_len = usize::from(name_len);
+        let Some((name, tail)) = rest[head_len..].split_at_checked(name_len) else {
+            let room = rest.len() - head_len;
+            return fault(
+                "REF-04",
+                format!("inode ref name overflow, have {name_len} expect at most {room}"),
+            );
+        };
         if name_len == 0 || name_len > NAME_LEN_MAX {
-            return Err(Violation::new(
+            return fault(
                 "REF-05",
                 format!("invalid inode ref name len, have {name_len} expect [1, {NAME_LEN_MAX}]"),
-            ));
+            );
         }
-        let Some((name, tail)) = rest[head_len..].split_at_checked(name_len) else {
-            return Err(Violation::new(
-                "REF-04",
-                format!(
-                    "inode ref name crosses item end, have {name_len} expect at most {}",
-                    rest.len() - head_len
-                ),
-            ));
-        };
-        refs.push(InodeRef { parent, index, name });
+        each(InodeRef { parent, index, name });
         rest = tail;
     }
-    Ok(refs)
+    Ok(())
 }
 
 /// Appends an INODE_REF entry.

@@ -10,19 +10,29 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::DiskKey;
 
 /// Declares on-disk structs: derives, `repr(C)`, and a compile-time assert of the size and of each field's offset.
+/// `crate Name, …` declares one that the crate keeps to itself.
 macro_rules! disk_struct {
-    ($(#[$doc:meta])* $name:ident, $size:literal { $($(#[$fdoc:meta])* $off:literal $field:ident: $ty:ty,)* }) => {
+    ($(#[$doc:meta])* crate $name:ident, $($rest:tt)*) => {
+        disk_struct! { @[pub(crate)] $(#[$doc])* $name, $($rest)* }
+    };
+    ($(#[$doc:meta])* $name:ident, $($rest:tt)*) => {
+        disk_struct! { @[pub] $(#[$doc])* $name, $($rest)* }
+    };
+    (@[$vis:vis] $(#[$doc:meta])* $name:ident, $size:literal {
+        $($(#[$fdoc:meta])* $off:literal $field:ident: $ty:ty,)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
         #[repr(C)]
-        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
+        $vis struct $name { $($(#[$fdoc])* $vis $field: $ty,)* }
         const _: () = {
             assert!(size_of::<$name>() == $size);
             $(assert!(std::mem::offset_of!($name, $field) == $off);)*
         };
+        #[allow(dead_code, reason = "each struct has it; some are only read")]
         impl $name {
             /// All fields zero.
-            pub fn zeroed() -> Self {
+            $vis fn zeroed() -> Self {
                 <Self as zerocopy::FromZeros>::new_zeroed()
             }
         }

@@ -250,15 +250,15 @@ mod tests {
     fn a_leaf_is_a_sorted_vector() {
         let (mut block, mut model) = (leaf(), Vec::<(u64, Vec<u8>)>::new());
         let mut seed = 12345u64;
-        let mut random = |n: u64| {
+        let mut random = |n: usize| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % n
+            usize::try_from(seed >> 33).unwrap() % n
         };
-        for round in 0..20_000 {
-            let data = vec![round as u8; random(60) as usize];
+        for round in 0..20_000u32 {
+            let data = vec![round.to_le_bytes()[0]; random(60)];
             match (random(3), model.is_empty()) {
                 (0, _) | (_, true) => {
-                    let id = random(1 << 40);
+                    let id = random(1 << 30) as u64;
                     let Err(at) = model.binary_search_by_key(&id, |e| e.0) else { continue };
                     if block.leaf_free() < data.len() + ITEM_HEADER_LEN {
                         continue;
@@ -268,13 +268,13 @@ mod tests {
                     model.insert(at, (id, data));
                 }
                 (1, _) => {
-                    let at = random(model.len() as u64) as usize;
-                    let end = (at + random(4) as usize).min(model.len());
+                    let at = random(model.len());
+                    let end = (at + random(4)).min(model.len());
                     block.remove_items(at..end);
                     model.drain(at..end);
                 }
                 _ => {
-                    let at = random(model.len() as u64) as usize;
+                    let at = random(model.len());
                     if block.leaf_free() + model[at].1.len() < data.len() {
                         continue;
                     }

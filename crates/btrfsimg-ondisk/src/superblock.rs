@@ -162,6 +162,25 @@ disk_struct! {
     }
 }
 
+/// Bits of [`Superblock::flags`].
+pub mod super_flags {
+    /// Set in every superblock.
+    pub const WRITTEN: u64 = 1;
+    /// The file system met an error.
+    pub const ERROR: u64 = 1 << 2;
+    /// A seed device: read-only, for others to sprout from.
+    pub const SEEDING: u64 = 1 << 32;
+    /// A metadata dump.
+    pub const METADUMP: u64 = 1 << 33;
+    /// A metadata dump, second version.
+    pub const METADUMP_V2: u64 = 1 << 34;
+    /// A conversion by btrfstune is unfinished: of the fsid (two versions), to the block group tree, or of
+    /// checksums. Kernels refuse the file system until it is done.
+    pub const CHANGING: u64 = 1 << 35 | 1 << 36 | 1 << 38 | 1 << 39 | 1 << 40;
+    /// What kernels accept.
+    pub const KNOWN: u64 = WRITTEN | 1 << 1 | ERROR | SEEDING | METADUMP | METADUMP_V2;
+}
+
 /// Incompatible feature bits: a reader that does not know one must not open the file system.
 #[allow(missing_docs, reason = "the kernel's names; format/02 §2.3")]
 pub mod incompat {

@@ -1,0 +1,135 @@
+//! Every rule by its stable name: how grave a breach is, what the rule says, and why it matters.
+//!
+//! The names are those of `format/06`; `btrfsimg verify --explain` and `docs/verify.md` are made from this table.
+
+mod blocks;
+mod files;
+mod space;
+mod superblock;
+
+use super::Rule;
+
+/// How grave a breach of a rule is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Severity {
+    /// Odd or out of date, but nothing is lost and nothing refuses it.
+    Warning,
+    /// `btrfs check` calls it an error; kernels may read on.
+    Inconsistent,
+    /// Kernels refuse to mount or to read it.
+    Refused,
+}
+
+impl Severity {
+    /// Whether a breach means corruption.
+    pub fn is_error(self) -> bool {
+        self != Severity::Warning
+    }
+
+    /// `error` or `warning`.
+    pub fn name(self) -> &'static str {
+        if self.is_error() { "error" } else { "warning" }
+    }
+}
+
+/// What there is to know of a rule.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleInfo {
+    /// The stable name.
+    pub id: &'static str,
+    /// How grave a breach is.
+    pub severity: Severity,
+    /// The condition that must hold, in one line.
+    pub says: &'static str,
+    /// What goes wrong when it does not hold.
+    pub why: &'static str,
+}
+
+const UNKNOWN: RuleInfo =
+    RuleInfo { id: "?", severity: Severity::Refused, says: "a rule without an entry", why: "" };
+
+impl Rule {
+    /// What there is to know of this rule.
+    pub fn info(self) -> &'static RuleInfo {
+        Rule::all().find(|r| r.id == self.0).unwrap_or(&UNKNOWN)
+    }
+
+    /// The rule with this name, in any case.
+    pub fn find(name: &str) -> Option<&'static RuleInfo> {
+        Rule::all().find(|r| r.id.eq_ignore_ascii_case(name))
+    }
+
+    /// Every rule, in the order of `format/06`.
+    pub fn all() -> impl Iterator<Item = &'static RuleInfo> {
+        [superblock::RULES, blocks::RULES, files::RULES, space::RULES].into_iter().flatten()
+    }
+
+    /// How grave a breach is.
+    pub fn severity(self) -> Severity {
+        self.info().severity
+    }
+}
+
+/// A table of rules: name, severity (E, C or W as in `format/06`), condition, reason.
+macro_rules! rules {
+    ($($id:literal $severity:ident $says:literal $why:literal)*) => {
+        pub(super) const RULES: &[super::RuleInfo] = &[
+            $(super::RuleInfo {
+                id: $id, severity: super::rules!(@$severity), says: $says, why: $why,
+            },)*
+        ];
+    };
+    (@E) => { super::Severity::Refused };
+    (@C) => { super::Severity::Inconsistent };
+    (@W) => { super::Severity::Warning };
+}
+use rules;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names in string literals of the form of a rule's.
+    fn names_in(source: &str) -> impl Iterator<Item = &str> {
+        source.split('"').skip(1).step_by(1).filter(|s| {
+            s.split_once('-').is_some_and(|(a, b)| {
+                (2..=4).contains(&a.len())
+                    && b.len() == 2
+                    && a.bytes().all(|c| c.is_ascii_uppercase())
+                    && b.bytes().all(|c| c.is_ascii_digit())
+            })
+        })
+    }
+
+    fn sources(dir: &std::path::Path, out: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, out);
+            } else {
+                out.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn every_name_in_the_code_is_in_the_table() {
+        let mut files = Vec::new();
+        sources(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+        for file in files {
+            let text = std::fs::read_to_string(&file).unwrap();
+            for name in names_in(&text) {
+                assert!(Rule::find(name).is_some(), "{name} in {} has no entry", file.display());
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_explained() {
+        let mut seen = std::collections::HashSet::new();
+        for rule in Rule::all() {
+            assert!(seen.insert(rule.id), "{} twice", rule.id);
+            assert!(!rule.says.is_empty() && rule.why.len() > 16, "{} is not explained", rule.id);
+        }
+    }
+}
