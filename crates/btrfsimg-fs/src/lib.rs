@@ -8,6 +8,7 @@
 //! | [`write`](mod@write) | directory operations inside a transaction |
 //! | [`read`] | files, directories, xattrs, subvolumes |
 //! | [`txn`] | copy-on-write B-trees, allocation, references, commit; knows no names |
+//! | [`lookup`] | inodes, names, xattrs, file extents by key, committed or inside a transaction |
 //! | [`tree`] | search and walk |
 //! | [`block_store`] | blocks by logical address, from whichever copy is sound |
 //! | [`chunk_map`], [`device`] | logical → physical; bytes |
@@ -17,6 +18,7 @@ pub mod block_store;
 pub mod chunk_map;
 pub mod device;
 mod error;
+pub mod lookup;
 pub mod mkfs;
 pub mod tree;
 pub mod txn;

@@ -107,8 +107,8 @@ mod tests {
         let all = |module| reach(module).into_iter().collect::<Vec<_>>();
         assert_eq!(all("device"), [""; 0]);
         assert_eq!(all("verify"), ["chunk_map", "device"]);
-        assert_eq!(all("read"), ["block_store", "chunk_map", "device", "tree"]);
-        assert_eq!(all("mkfs"), ["block_store", "chunk_map", "device", "tree", "txn", "write"]);
+        assert_eq!(all("read"), ["block_store", "chunk_map", "device", "lookup", "tree"]);
+        assert_eq!(all("mkfs"), ["block_store", "chunk_map", "device", "lookup", "tree", "txn", "write"]);
         for reader in ["read", "verify", "export", "inspect", "diff"] {
             assert!(!reach(reader).contains("txn") && !reach(reader).contains("write"), "{reader}");
         }

@@ -1,0 +1,131 @@
+//! From a path to an inode.
+
+use btrfsimg_ondisk::FileType;
+
+use super::{Items, Place, check_name, find_entry, inode, symlink_target, target};
+use crate::error::{Error, Result};
+
+/// Symlinks that one path may lead through, as in Linux.
+pub const SYMLINKS_MAX: usize = 40;
+
+/// The inode that `path` names, seen from the directory `start`, which is also where absolute targets of symlinks
+/// start and what `..` does not leave. Crosses into subvolumes. The last component, when it is a symlink, is
+/// followed if `follow_last` says so or a slash follows it.
+///
+/// # Errors
+/// `NotFound` and `NotDirectory` with the path as given; `Invalid` after [`SYMLINKS_MAX`] symlinks; `Corrupt`, `Io`.
+pub fn resolve(items: &impl Items, start: Place, path: &[u8], follow_last: bool) -> Result<Place> {
+    let mut walk = Walk::new(start, path);
+    let must_be_dir = path.ends_with(b"/") || path.ends_with(b"/.");
+    while let Some(name) = walk.pending.pop() {
+        walk.step(items, &name, follow_last || must_be_dir)?;
+    }
+    if must_be_dir && !walk.at_dir() {
+        return Err(Error::NotDirectory(walk.shown()));
+    }
+    Ok(walk.at().0)
+}
+
+/// The directory that holds, or would hold, what `path` names, and the name in it.
+///
+/// # Errors
+/// As [`resolve`]; `Invalid` when the last component cannot be the name of an entry ([`check_name`]).
+pub fn resolve_parent<'p>(items: &impl Items, start: Place, path: &'p [u8]) -> Result<(Place, &'p [u8])> {
+    let end = path.iter().rposition(|&b| b != b'/').map_or(0, |last| last + 1);
+    let trimmed = &path[..end];
+    let cut = trimmed.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
+    let (parent, name) = trimmed.split_at(cut);
+    if name.is_empty() {
+        return Err(Error::Invalid(format!("{}: is the top directory", String::from_utf8_lossy(path))));
+    }
+    check_name(name)?;
+    let mut walk = Walk::new(start, parent);
+    walk.path = path;
+    while let Some(name) = walk.pending.pop() {
+        walk.step(items, &name, true)?;
+    }
+    if !walk.at_dir() {
+        return Err(Error::NotDirectory(walk.shown()));
+    }
+    Ok((walk.at().0, name))
+}
+
+struct Walk<'p> {
+    /// As typed, for messages.
+    path: &'p [u8],
+    start: (Place, FileType),
+    /// Components to go, the next one last.
+    pending: Vec<Vec<u8>>,
+    /// Inodes from below `start` down to where the walk is.
+    above: Vec<(Place, FileType)>,
+    symlinks: usize,
+}
+
+impl<'p> Walk<'p> {
+    fn new(start: Place, path: &'p [u8]) -> Walk<'p> {
+        let mut walk =
+            Walk { path, start: (start, FileType::DIR), pending: Vec::new(), above: Vec::new(), symlinks: 0 };
+        walk.push(path);
+        walk
+    }
+
+    /// Puts the components of `path` before those to go.
+    fn push(&mut self, path: &[u8]) {
+        let parts = path.split(|&b| b == b'/').filter(|p| !p.is_empty() && *p != b".");
+        let at = self.pending.len();
+        self.pending.extend(parts.map(<[u8]>::to_vec));
+        self.pending[at..].reverse();
+    }
+
+    fn at(&self) -> (Place, FileType) {
+        self.above.last().copied().unwrap_or(self.start)
+    }
+
+    fn at_dir(&self) -> bool {
+        self.at().1 == FileType::DIR
+    }
+
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(self.path).into_owned()
+    }
+
+    fn step(&mut self, items: &impl Items, name: &[u8], follow_last: bool) -> Result<()> {
+        if !self.at_dir() {
+            return Err(Error::NotDirectory(self.shown()));
+        }
+        if name == b".." {
+            self.above.pop();
+            return Ok(());
+        }
+        let (dir, _) = self.at();
+        let Some(entry) = find_entry(items, dir, name)? else { return Err(Error::NotFound(self.shown())) };
+        let place = target(items, dir, name, entry.location)?;
+        let file_type = self.type_of(items, place, entry.file_type)?;
+        if file_type == FileType::SYMLINK && (follow_last || !self.pending.is_empty()) {
+            return self.follow(&symlink_target(items, place)?);
+        }
+        self.above.push((place, file_type));
+        Ok(())
+    }
+
+    /// The inode's own type, which is what counts where the entry lies; the entry's when there is no inode.
+    fn type_of(&self, items: &impl Items, place: Place, said: FileType) -> Result<FileType> {
+        if said == FileType::DIR && place.is_empty_dir() {
+            return Ok(said);
+        }
+        let mode = inode(items, place)?.mode.get();
+        Ok(FileType::from_mode(mode).unwrap_or(said))
+    }
+
+    fn follow(&mut self, link: &[u8]) -> Result<()> {
+        self.symlinks += 1;
+        if self.symlinks > SYMLINKS_MAX {
+            return Err(Error::Invalid(format!("{}: too many levels of symbolic links", self.shown())));
+        }
+        if link.starts_with(b"/") {
+            self.above.clear();
+        }
+        self.push(link);
+        Ok(())
+    }
+}
