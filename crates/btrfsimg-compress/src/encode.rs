@@ -105,7 +105,7 @@ fn compress(
 ) -> bool {
     match &mut workspace.codec {
         Codec::Zlib(encoder) => encoder.encode(input, out),
-        Codec::Zstd { encoder, .. } => encoder.encode(input, out),
+        Codec::Zstd(encoder) => encoder.encode(input, out),
         Codec::Lzo(encoder) => return lzo_frame::encode(encoder, framing, input, sectorsize, limit, out),
     }
     out.len() <= limit

@@ -100,8 +100,7 @@ impl WorkspacePool {
         }
     }
 
-    fn give_back(&self, mut workspace: Workspace, counted: usize) {
-        workspace.settle();
+    fn give_back(&self, workspace: Workspace, counted: usize) {
         let now = workspace.bytes();
         self.account(counted, now);
         let mut inner = self.lock();

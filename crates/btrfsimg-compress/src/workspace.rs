@@ -19,13 +19,7 @@ pub struct Workspace {
 pub(crate) enum Codec {
     Zlib(zlib::Encoder),
     Lzo(lzo::Encoder),
-    Zstd {
-        encoder: zstd::Encoder,
-        /// The highest level that the tables are large enough for.
-        capacity_level: i32,
-        /// What the tables took when that was last known.
-        capacity_bytes: usize,
-    },
+    Zstd(zstd::Encoder),
 }
 
 impl Workspace {
@@ -35,10 +29,7 @@ impl Workspace {
         let codec = match method.algorithm() {
             Algorithm::Zlib => Codec::Zlib(zlib::Encoder::new(level)),
             Algorithm::Lzo => Codec::Lzo(lzo::Encoder::new()),
-            Algorithm::Zstd => {
-                let encoder = zstd::Encoder::new(level);
-                Codec::Zstd { capacity_level: level, capacity_bytes: encoder.bytes(), encoder }
-            }
+            Algorithm::Zstd => Codec::Zstd(zstd::Encoder::new(level)),
         };
         Workspace { method, codec, probe: None }
     }
@@ -64,22 +55,22 @@ impl Workspace {
         let codec = match &self.codec {
             Codec::Zlib(encoder) => encoder.bytes(),
             Codec::Lzo(_) => lzo::Encoder::BYTES,
-            Codec::Zstd { encoder, .. } => encoder.bytes(),
+            Codec::Zstd(encoder) => encoder.bytes(),
         };
         codec + self.probe.as_ref().map_or(0, Probe::bytes)
     }
 
-    /// Whether it can be [retargeted](Self::retarget) to `method` without allocating, and if so how much larger
-    /// than needed it is (0 is a perfect fit).
-    pub(crate) fn surplus_for(&self, method: Method) -> Option<i32> {
+    /// Whether it can be [retargeted](Self::retarget) to `method` without allocating, and if so how many bytes
+    /// larger than needed it is.
+    pub(crate) fn surplus_for(&self, method: Method) -> Option<usize> {
         let level = method.level().unwrap_or(0);
-        match &self.codec {
-            Codec::Zlib(encoder) if method.algorithm() == Algorithm::Zlib => {
+        match (&self.codec, method.algorithm()) {
+            (Codec::Zlib(encoder), Algorithm::Zlib) => {
                 (encoder.class() == zlib::Encoder::class_of(level)).then_some(0)
             }
-            Codec::Lzo(_) if method.algorithm() == Algorithm::Lzo => Some(0),
-            Codec::Zstd { capacity_level, .. } if method.algorithm() == Algorithm::Zstd => {
-                capacity_level.checked_sub(level).filter(|&surplus| surplus >= 0)
+            (Codec::Lzo(_), Algorithm::Lzo) => Some(0),
+            (Codec::Zstd(encoder), Algorithm::Zstd) => {
+                encoder.bytes().checked_sub(zstd::Encoder::bytes_for(level))
             }
             _ => None,
         }
@@ -88,22 +79,11 @@ impl Workspace {
     /// Makes it work for `method`, which it has a surplus for.
     pub(crate) fn retarget(&mut self, method: Method, probe: bool) {
         self.method = method;
-        if let (Codec::Zstd { encoder, .. }, Some(level)) = (&mut self.codec, method.level()) {
+        if let (Codec::Zstd(encoder), Some(level)) = (&mut self.codec, method.level()) {
             encoder.set_level(level);
         }
         if probe && wants_probe(method) && self.probe.is_none() {
             self.probe = Some(Probe::new());
-        }
-    }
-
-    /// After use: zstd gives up tables that were three times too large for 128 chunks on end, and then they
-    /// are what its level of late needs.
-    pub(crate) fn settle(&mut self) {
-        if let Codec::Zstd { encoder, capacity_level, capacity_bytes } = &mut self.codec
-            && encoder.bytes() < *capacity_bytes
-        {
-            *capacity_bytes = encoder.bytes();
-            *capacity_level = encoder.level();
         }
     }
 
@@ -124,5 +104,36 @@ fn wants_probe(method: Method) -> bool {
 impl std::fmt::Debug for Workspace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Workspace").field("method", &self.method).field("bytes", &self.bytes()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MAX_CHUNK, encode_extent};
+
+    /// Bytes that make every strategy fill its tables.
+    fn busy_chunk() -> Vec<u8> {
+        let words = (0..u32::MAX).step_by(0x9e37);
+        words.flat_map(|n| (n.wrapping_mul(n) >> 20).to_le_bytes()).take(MAX_CHUNK).collect()
+    }
+
+    #[test]
+    fn a_zstd_workspace_with_a_surplus_never_grows() {
+        let levels = [-15, -1, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15];
+        let methods = levels.map(|level| Method::with_level(Algorithm::Zstd, level).unwrap());
+        let chunk = busy_chunk();
+        for made_for in methods {
+            let mut workspace = Workspace::new(made_for);
+            let bytes = workspace.bytes();
+            assert!(workspace.surplus_for(made_for).is_some(), "{made_for} fits itself");
+            for used_for in methods {
+                if workspace.surplus_for(used_for).is_some() {
+                    workspace.retarget(used_for, false);
+                    encode_extent(&mut workspace, &chunk, 4096, &mut Vec::new());
+                    assert_eq!(workspace.bytes(), bytes, "made for {made_for}, used for {used_for}");
+                }
+            }
+        }
     }
 }

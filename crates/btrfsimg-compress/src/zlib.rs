@@ -50,7 +50,8 @@ mod fast {
         /// | 8     | 8          | -0.4 %, 53/32    | -0.6 %, 35/15   |
         /// | 9     | 9          | -0.5 %, 43/35    | -0.5 %, 25/13   |
         ///
-        /// libdeflate's levels 10 to 12 store 2 to 3 % less than its 9, at a fifth of the speed and below.
+        /// A second sample (700 and 150 other chunks) gave at most +0.0 % at levels 1 to 7. libdeflate's levels 10 to
+        /// 12 store 2 to 3 % less than its 9, at a fifth of the speed and below.
         pub(crate) const fn class_of(level: i32) -> i32 {
             match level {
                 ..=1 => 1,
