@@ -20,6 +20,7 @@ pub mod device;
 mod error;
 pub mod lookup;
 pub mod mkfs;
+pub mod read;
 pub mod tree;
 pub mod txn;
 
