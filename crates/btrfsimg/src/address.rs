@@ -1,0 +1,224 @@
+//! `IMAGE:/path`: which words of a command line are places in an image.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use btrfsimg_fs::device::{Access, FileDevice};
+use btrfsimg_fs::lookup::{self, Place};
+use btrfsimg_fs::read::Filesystem;
+
+use crate::exit::usage;
+use crate::output::{Ui, shown};
+
+/// A place in an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// The file or block device.
+    pub(crate) image: PathBuf,
+    /// The path inside, as typed.
+    pub(crate) path: Vec<u8>,
+}
+
+/// What a word of a command line names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// A place in an image.
+    Image(Address),
+    /// A path of the host.
+    Host(PathBuf),
+}
+
+/// Which image, for commands that read or change one.
+#[derive(clap::Args, Debug, Clone, Default)]
+pub(crate) struct ImageArgs {
+    /// The image; paths are then written without it
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) image: Option<PathBuf>,
+    /// Where in the image file the file system starts, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub(crate) offset: u64,
+    /// Take paths from this subvolume (a path, or an id)
+    #[arg(long, value_name = "SUBVOL")]
+    pub(crate) subvol: Option<OsString>,
+}
+
+/// An image opened for reading, and where paths in it start.
+pub(crate) struct Opened {
+    pub(crate) fs: Filesystem,
+    pub(crate) start: Place,
+}
+
+impl Opened {
+    /// The inode that `path` names.
+    pub(crate) fn resolve(&self, path: &[u8], follow_last: bool) -> btrfsimg_fs::Result<Place> {
+        lookup::resolve(&self.fs, self.start, path, follow_last)
+    }
+}
+
+impl ImageArgs {
+    /// The address that `word` is: a path when `--image` names the image; else `IMAGE:/path`, or `IMAGE` alone for
+    /// its top directory.
+    pub(crate) fn address(&self, word: &OsStr) -> Result<Address> {
+        if let Some(image) = &self.image {
+            return Ok(Address { image: image.clone(), path: word.as_bytes().to_vec() });
+        }
+        if let Word::Image(address) = parse(word) {
+            return Ok(address);
+        }
+        if is_image(Path::new(word)) {
+            return Ok(Address { image: word.into(), path: b"/".to_vec() });
+        }
+        Err(no_address(word))
+    }
+
+    /// The addresses of `words`; the top directory of `--image` when there are none.
+    pub(crate) fn addresses(&self, words: &[OsString]) -> Result<Vec<Address>> {
+        if words.is_empty() {
+            let image = self.image.as_ref().ok_or_else(|| usage("no image given; write IMAGE:/path"))?;
+            return Ok(vec![Address { image: image.clone(), path: b"/".to_vec() }]);
+        }
+        words.iter().map(|w| self.address(w)).collect()
+    }
+
+    /// What `word` of a cp is; with `--image`, `:/path` is inside.
+    pub(crate) fn word(&self, word: &OsStr) -> Word {
+        match (&self.image, word.as_bytes().strip_prefix(b":")) {
+            (Some(image), Some(path)) if path.starts_with(b"/") => {
+                Word::Image(Address { image: image.clone(), path: path.to_vec() })
+            }
+            (Some(_), _) => Word::Host(word.into()),
+            (None, _) => parse(word),
+        }
+    }
+
+    /// Opens an image for reading.
+    pub(crate) fn open(&self, image: &Path, ui: &Ui) -> Result<Opened> {
+        let name = || image.display().to_string();
+        let device = FileDevice::open(image, Access::Read, self.offset)?;
+        let fs = Filesystem::open(Arc::new(device)).with_context(name)?;
+        if fs.has_log() {
+            ui.note(&format!("{}: has a log to replay; what was synced last may look older", name()));
+        }
+        let start = self.start(&fs).with_context(name)?;
+        Ok(Opened { fs, start })
+    }
+
+    /// Opens the image of each address once, in their order, and calls `each`. A failure of one address is
+    /// reported, and the next one follows.
+    pub(crate) fn for_each(
+        &self,
+        addresses: &[Address],
+        ui: &Ui,
+        mut each: impl FnMut(&Opened, &Address) -> Result<()>,
+    ) -> Result<()> {
+        let mut opened: Option<(PathBuf, Opened)> = None;
+        for address in addresses {
+            if opened.as_ref().is_none_or(|(image, _)| *image != address.image) {
+                opened = Some((address.image.clone(), self.open(&address.image, ui)?));
+            }
+            if let Some((_, open)) = &opened {
+                ui.tolerate(each(open, address).with_context(|| address.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where paths start.
+    fn start(&self, fs: &Filesystem) -> Result<Place> {
+        let Some(subvol) = &self.subvol else { return Ok(Place::TOP) };
+        let id = subvol.to_str().and_then(|s| s.parse::<u64>().ok());
+        let place = match id {
+            Some(id) => Place::root(id),
+            None => fs.resolve(subvol.as_bytes(), true)?,
+        };
+        let is_subvolume = place == Place::root(place.tree) && lookup::root_item(fs, place.tree)?.is_some();
+        if !is_subvolume {
+            anyhow::bail!("{}: not a subvolume", shown(subvol.as_bytes()));
+        }
+        Ok(place)
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let slash = if self.path.starts_with(b"/") { "" } else { "/" };
+        write!(f, "{}:{slash}{}", self.image.display(), shown(&self.path))
+    }
+}
+
+/// What `word` names, by the rule of DESIGN 7.
+pub(crate) fn parse(word: &OsStr) -> Word {
+    let bytes = word.as_bytes();
+    let host = || Word::Host(word.into());
+    if bytes.starts_with(b"./") {
+        return host();
+    }
+    let Some(colon) = bytes.windows(2).position(|pair| pair == b":/") else { return host() };
+    let image = PathBuf::from(OsString::from_vec(bytes[..colon].to_vec()));
+    if !is_image(&image) {
+        return host();
+    }
+    Word::Image(Address { image, path: bytes[colon + 1..].to_vec() })
+}
+
+/// Whether there is a file that can be an image.
+fn is_image(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|m| m.is_file() || m.file_type().is_block_device())
+}
+
+/// Why `word` is no address.
+fn no_address(word: &OsStr) -> anyhow::Error {
+    let text = shown(word.as_bytes());
+    match text.split_once(":/") {
+        Some(_) if text.starts_with("./") => usage(format!(
+            "{text}: './' makes this a path of the host; write it without './', or use -i IMAGE"
+        )),
+        Some((image, _)) => usage(format!("{image}: no such image (a regular file or block device)")),
+        None => usage(format!("{text}: not an address; write IMAGE:/path, or -i IMAGE and the path")),
+    }
+}
+
+/// The error of a cp that has no image on either side: it names the image that is not there.
+pub(crate) fn no_image_in(words: &[OsString]) -> anyhow::Error {
+    match words.iter().find(|w| shown(w.as_bytes()).contains(":/")) {
+        Some(word) => no_address(word),
+        None => usage("neither side is in an image; write IMAGE:/path for the one that is"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("a b.img");
+        fs::write(&image, b"x").unwrap();
+        let at = |suffix: &str| {
+            let mut word = image.clone().into_os_string();
+            word.push(suffix);
+            word
+        };
+        let inside =
+            |path: &str| Word::Image(Address { image: image.clone(), path: path.as_bytes().to_vec() });
+        assert_eq!(parse(&at(":/x")), inside("/x"));
+        assert_eq!(parse(&at(":/")), inside("/"));
+        assert_eq!(parse(&at(":/x:/y")), inside("/x:/y"));
+        assert_eq!(parse(&at("")), Word::Host(image.clone()));
+        assert_eq!(parse(&at(":x")), Word::Host(at(":x").into()));
+        let host = |word: &str| assert_eq!(parse(OsStr::new(word)), Word::Host(word.into()));
+        host("./a:/b");
+        host("no-such-image:/b");
+        host("/:/b");
+        let args = ImageArgs { image: Some(image.clone()), ..ImageArgs::default() };
+        assert_eq!(args.word(OsStr::new(":/x")), inside("/x"));
+        assert_eq!(args.word(OsStr::new("/x")), Word::Host("/x".into()));
+        assert_eq!(args.address(OsStr::new("x/y")).unwrap().path, b"x/y");
+    }
+}

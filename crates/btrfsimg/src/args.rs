@@ -1,0 +1,68 @@
+//! What was typed: the options that every subcommand has, and which subcommand it is.
+
+use std::process::ExitCode;
+
+use clap::{ArgAction, Parser};
+
+use crate::cmd::Command;
+use crate::output::Ui;
+
+/// Make, fill, read, change and verify btrfs images, without root and without mounting them.
+///
+/// Paths in an image are written IMAGE:/path, as in 'out.img:/etc/fstab'. A word is such an address when the part
+/// before its first ':/' is a regular file or a block device; './a:/b' is always a path of the host.
+#[derive(Parser, Debug)]
+#[command(name = "btrfsimg", version, after_help = EXIT_CODES, subcommand_required = true)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every subcommand.
+#[derive(clap::Args, Debug, Clone, Copy)]
+pub(crate) struct Global {
+    /// Print errors only
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say more; twice says more yet
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done; 1 failed, or some of it failed; 2 wrong usage; 3 the image uses a feature that is not \
+supported; 4 the image is corrupt; 5 no space in the image.
+
+Examples:
+  btrfsimg ls -l out.img:/etc
+  btrfsimg cat out.img:/etc/os-release
+  btrfsimg cp -a out.img:/home ./home
+  btrfsimg prop get out.img:/data compression";
+
+/// Runs what the command line asks for, and gives the exit code.
+pub(crate) fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Nothing can be done when even the help cannot be printed.
+            let _ = e.print();
+            return ExitCode::from(if e.use_stderr() { crate::exit::USAGE } else { 0 });
+        }
+    };
+    let ui = Ui::new(cli.global);
+    let result = cli.command.run(&ui);
+    ui.finish(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_sound() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+}

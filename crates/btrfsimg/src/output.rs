@@ -1,0 +1,176 @@
+//! What is printed: results on standard output, for people or as JSON; all else on standard error.
+
+mod mode;
+mod time;
+
+use std::io::{self, BufWriter, StdoutLock, Write as _};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use anyhow::Result;
+use base64::Engine as _;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::args::Global;
+use crate::exit;
+
+pub(crate) use mode::{mode_string, type_name};
+pub(crate) use time::{iso_time, list_time};
+
+/// The version of the JSON schema, in every document.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+
+/// Where messages go, and what the process will return.
+#[derive(Debug)]
+pub(crate) struct Ui {
+    global: Global,
+    code: AtomicU8,
+}
+
+impl Ui {
+    /// For one run.
+    pub(crate) fn new(global: Global) -> Ui {
+        Ui { global, code: AtomicU8::new(exit::OK) }
+    }
+
+    /// How often `-v` was given.
+    pub(crate) fn verbosity(&self) -> u8 {
+        self.global.verbose
+    }
+
+    /// Prints something that the user may want to know; not with `-q`.
+    pub(crate) fn note(&self, message: &str) {
+        if !self.global.quiet {
+            eprintln!("btrfsimg: note: {message}");
+        }
+    }
+
+    /// Prints something that was left undone, and is no failure; not with `-q`.
+    pub(crate) fn warn(&self, message: &str) {
+        if !self.global.quiet {
+            eprintln!("btrfsimg: warning: {message}");
+        }
+    }
+
+    /// Prints a failure behind which the command goes on, and remembers its exit code.
+    pub(crate) fn fail(&self, message: &str, code: u8) {
+        eprintln!("btrfsimg: {message}");
+        self.remember(code);
+    }
+
+    /// Reports an error of the library about `what`, and remembers its exit code.
+    pub(crate) fn fail_at(&self, what: &str, error: &btrfsimg_fs::Error) {
+        self.fail(&format!("{what}: {error}"), exit::code_of_library(error));
+    }
+
+    /// Reports a failure so that the next thing can follow; passes on what ends the command.
+    pub(crate) fn tolerate(&self, result: Result<()>) -> Result<()> {
+        match result {
+            Err(e) if exit::is_broken_pipe(&e) || exit::code_of(&e) == exit::USAGE => Err(e),
+            Err(e) => {
+                self.fail(&format!("{e:#}"), exit::code_of(&e));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Makes the exit code stand for `code` as well.
+    pub(crate) fn remember(&self, code: u8) {
+        let merge = |now| Some(exit::combine(now, code));
+        // The closure always gives a value.
+        let _ = self.code.fetch_update(Ordering::Relaxed, Ordering::Relaxed, merge);
+    }
+
+    /// Prints the error that ended the command, if any, and gives the exit code.
+    pub(crate) fn finish(&self, result: Result<()>) -> ExitCode {
+        if let Err(e) = result
+            && !exit::is_broken_pipe(&e)
+        {
+            self.fail(&format!("{e:#}"), exit::code_of(&e));
+        }
+        ExitCode::from(self.code.load(Ordering::Relaxed))
+    }
+}
+
+/// Standard output, buffered. To be flushed.
+pub(crate) fn stdout() -> BufWriter<StdoutLock<'static>> {
+    BufWriter::with_capacity(1 << 16, io::stdout().lock())
+}
+
+/// Prints a JSON document of the fields of `body`, led by the schema's version.
+pub(crate) fn print_json(body: impl Serialize) -> Result<()> {
+    let mut document = Map::new();
+    document.insert("version".to_owned(), SCHEMA_VERSION.into());
+    match serde_json::to_value(body)? {
+        Value::Object(fields) => document.extend(fields),
+        other => _ = document.insert("value".to_owned(), other),
+    }
+    let mut out = stdout();
+    serde_json::to_writer_pretty(&mut out, &document)?;
+    writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Adds bytes to a JSON object: as text, lossy, and in base64 under `field_b64` where they are not UTF-8.
+pub(crate) fn put_bytes(object: &mut Map<String, Value>, field: &str, bytes: &[u8]) {
+    object.insert(field.to_owned(), String::from_utf8_lossy(bytes).into());
+    if std::str::from_utf8(bytes).is_err() {
+        let encoded = base64::engine::general_purpose::STANDARD.encode(bytes);
+        object.insert(format!("{field}_b64"), encoded.into());
+    }
+}
+
+/// Bytes for people: control characters and what is not UTF-8 as `\xNN`, a backslash doubled, so that no name can
+/// move the cursor, and that different names look different.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\t' => out.push_str("\\t"),
+                c if c.is_control() => c.to_string().bytes().for_each(|b| push_hex(&mut out, b)),
+                c => out.push(c),
+            }
+        }
+        chunk.invalid().iter().for_each(|b| push_hex(&mut out, *b));
+    }
+    out
+}
+
+fn push_hex(out: &mut String, byte: u8) {
+    out.push_str(&format!("\\x{byte:02x}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_for_people() {
+        let cases: [(&[u8], &str); 5] = [
+            (b"plain name", "plain name"),
+            ("n\u{e4}me".as_bytes(), "n\u{e4}me"),
+            (b"a\nb\x1b[31m", "a\\nb\\x1b[31m"),
+            (b"\xff\xfe", "\\xff\\xfe"),
+            (b"a\\x", "a\\\\x"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(shown(bytes), text);
+        }
+    }
+
+    #[test]
+    fn bytes_in_json() {
+        let mut object = Map::new();
+        put_bytes(&mut object, "name", b"ok");
+        assert_eq!(object.len(), 1);
+        put_bytes(&mut object, "name", b"\xff");
+        assert_eq!(object["name"], "\u{fffd}");
+        assert_eq!(object["name_b64"], "/w==");
+    }
+}
