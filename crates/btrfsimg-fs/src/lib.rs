@@ -18,6 +18,7 @@ pub mod block_store;
 pub mod chunk_map;
 pub mod device;
 mod error;
+pub mod export;
 pub mod lookup;
 pub mod mkfs;
 pub mod read;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use btrfsimg_fs::Error;
 use btrfsimg_fs::device::{Access, FileDevice};
 use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::read::Filesystem;
@@ -122,7 +123,7 @@ impl ImageArgs {
                 opened = Some((address.image.clone(), self.open(&address.image, ui)?));
             }
             if let Some((_, open)) = &opened {
-                ui.tolerate(each(open, address).with_context(|| address.to_string()))?;
+                ui.tolerate(each(open, address).map_err(|e| address.about(e)))?;
             }
         }
         Ok(())
@@ -141,6 +142,20 @@ impl ImageArgs {
             anyhow::bail!("{}: not a subvolume", shown(subvol.as_bytes()));
         }
         Ok(place)
+    }
+}
+
+impl Address {
+    /// An error about this place. One that says only what kind of thing is there is about the place as a whole.
+    pub(crate) fn about(&self, error: anyhow::Error) -> anyhow::Error {
+        let name = self.to_string();
+        match error.downcast::<Error>() {
+            Ok(Error::NotFound(_)) => Error::NotFound(name).into(),
+            Ok(Error::NotDirectory(_)) => Error::NotDirectory(name).into(),
+            Ok(Error::IsDirectory(_)) => Error::IsDirectory(name).into(),
+            Ok(error) => anyhow::Error::new(error).context(name),
+            Err(error) => error.context(name),
+        }
     }
 }
 

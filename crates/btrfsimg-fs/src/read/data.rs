@@ -21,6 +21,29 @@ pub(super) struct Scratch {
     actual: Vec<u8>,
 }
 
+/// Reads segments of files in any order, with contexts and buffers that it reuses: one per thread.
+#[derive(Debug, Default)]
+pub struct SegmentReader {
+    scratch: Scratch,
+}
+
+impl SegmentReader {
+    /// Fills `out` with the bytes of a segment of the file `info` from `skip` on. They must all lie inside it.
+    ///
+    /// # Errors
+    /// `Corrupt` with inode and offset (checksum mismatch on every copy, bytes that do not decode), `Io`.
+    pub fn read(
+        &mut self,
+        fs: &Filesystem,
+        info: &Info,
+        segment: &Segment,
+        skip: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        fs.read_segment(Owner::of(info), segment, skip, out, &mut self.scratch)
+    }
+}
+
 /// Where data belong, for messages, and whether they have checksums.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {

@@ -49,9 +49,10 @@ impl Info {
         is_device.then_some((major, minor))
     }
 
-    /// Blocks of 512 bytes, as `stat` counts them: uncompressed bytes.
-    pub fn blocks(&self) -> u64 {
-        self.item.nbytes.get().div_ceil(512)
+    /// Blocks of 512 bytes, as `stat` counts them: uncompressed bytes, in whole sectors of `sectorsize`.
+    pub fn blocks(&self, sectorsize: u32) -> u64 {
+        let sectorsize = u64::from(sectorsize.max(1));
+        self.item.nbytes.get().div_ceil(sectorsize).saturating_mul(sectorsize) / 512
     }
 
     /// Last change of the contents.

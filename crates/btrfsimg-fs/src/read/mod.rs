@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::lookup::{self, Place};
 use crate::tree::TreeRoot;
 
+pub use data::SegmentReader;
 pub use extents::{Segment, SegmentKind, Segments};
 pub use file::{FileReader, Part};
 pub use info::{COMPRESSION_XATTR, Info};
@@ -60,10 +61,9 @@ impl Filesystem {
         self.superblock().log_root.get() != 0
     }
 
-    /// The label, up to its NUL.
+    /// The label, without its NULs.
     pub fn label(&self) -> &[u8] {
-        let label = &self.superblock().label;
-        &label[..label.iter().position(|&b| b == 0).unwrap_or(label.len())]
+        self.superblock().label()
     }
 
     /// The inode that `path` names, from the top-level subvolume. See [`lookup::resolve`].

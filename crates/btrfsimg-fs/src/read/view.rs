@@ -131,6 +131,18 @@ impl Filesystem {
     }
 }
 
+/// Keys ascend over a whole tree. That a block lies behind all that was visited is also what ends a walk: of a
+/// tree whose nodes share children, each block is visited once.
+fn in_order(last: Option<Key>, key: Key, block: Logical) -> Result<()> {
+    match last {
+        Some(last) if key <= last => {
+            let reason = format!("block {block} starts at key {key}, which is not behind {last}");
+            Err(Error::corrupt("NODE-04", reason))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The item in `slot` of a leaf, or its fault.
 fn item_at<'p>(page: &'p Page, slot: usize, tree: u64, ctx: &BlockContext) -> Result<Item<'p>> {
     match page {
@@ -153,16 +165,19 @@ impl Items for Filesystem {
         let root = self.tree_root(tree)?;
         let mut path = Vec::with_capacity(usize::from(MAX_LEVEL));
         path.push(self.level(root.logical, &root.expectation(), from, to)?);
+        let mut last = None;
         while let Some(level) = path.last_mut() {
             let Some(slot) = level.slots.next() else {
                 path.pop();
                 continue;
             };
+            let key = level.page.key(slot);
             if let Some(node) = level.page.node() {
                 let (at, expect) = child_expectation(node, slot, tree);
-                match self.level(at, &expect, from, to) {
+                match in_order(last, key, at).and_then(|()| self.level(at, &expect, from, to)) {
                     Ok(below) => path.push(below),
                     Err(e) => {
+                        last = last.max(Some(key));
                         if !each(Err(e))? {
                             return Ok(());
                         }
@@ -170,6 +185,7 @@ impl Items for Filesystem {
                 }
                 continue;
             }
+            last = Some(key);
             if !each(item_at(&level.page, slot, tree, self.store.ctx()))? {
                 return Ok(());
             }

@@ -48,7 +48,7 @@ pub(super) fn write_file(fs: &Filesystem, info: &Info, out: &mut impl Write) -> 
 }
 
 fn write_zeros(out: &mut impl Write, mut len: u64) -> io::Result<()> {
-    const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+    static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
     while len > 0 {
         let n = len.min(ZEROS.len() as u64);
         out.write_all(&ZEROS[..usize::try_from(n).unwrap_or(ZEROS.len())])?;

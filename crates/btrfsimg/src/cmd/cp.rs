@@ -1,28 +1,84 @@
 //! `cp`: between an image and the host, either way.
 
+mod into;
+mod out;
+
 use std::ffi::OsString;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::address::{ImageArgs, Word, no_image_in};
 use crate::exit::usage;
 use crate::output::Ui;
 
 /// Copy files into or out of an image
+///
+/// One side is IMAGE:/path (or ':/path' with -i IMAGE), the other a path of the host; '-' is standard output, or
+/// input. As cp(1) does it: modes are kept as far as the umask lets them, owner and times are those of a new file;
+/// -p keeps mode, owner and times; -a is -r -p with links, devices and xattrs.
+///
+/// A directory goes into DST when that is a directory, and becomes DST when there is none; of SRC/. only what is in
+/// it is copied.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  btrfsimg cp out.img:/etc/fstab .
+  btrfsimg cp -r out.img:/etc ./etc
+  btrfsimg cp -a out.img:/. ./all
+  btrfsimg cp out.img:/boot/vmlinuz -
+  btrfsimg cp -i out.img :/a :/b ./dir")]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
+    /// Directories and what is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Keep mode, owner and times
+    #[arg(short)]
+    preserve: bool,
+    /// Keep all: -r -p, hard links, devices, xattrs
+    #[arg(short, long)]
+    archive: bool,
+    /// Make devices outside an image, without -a as root
+    #[arg(long)]
+    devices: bool,
+    /// Keep setuid and setgid bits outside an image, without -a as root
+    #[arg(long)]
+    setuid: bool,
     /// What to copy, and where to
     #[arg(required = true, num_args = 2.., value_name = "SRC... DST")]
     words: Vec<OsString>,
 }
 
+impl Args {
+    fn recursive(&self) -> bool {
+        self.recursive || self.archive
+    }
+
+    fn preserve(&self) -> bool {
+        self.preserve || self.archive
+    }
+}
+
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
-    let _ = ui;
-    match args.words.iter().map(|w| args.image.word(w)).any(|w| matches!(w, Word::Image(_))) {
-        true => bail!("cp is not here yet"),
-        false if args.words.is_empty() => Err(usage("no files given")),
-        false => Err(no_image_in(&args.words)),
+    let Some((last, first)) = args.words.split_last() else { return Err(usage("no files given")) };
+    let mut inside = Vec::new();
+    let mut outside = Vec::new();
+    for word in first {
+        match args.image.word(word) {
+            Word::Image(address) => inside.push(address),
+            Word::Host(path) => outside.push(path),
+        }
+    }
+    match (args.image.word(last), inside.is_empty(), outside.is_empty()) {
+        (Word::Host(to), false, true) => out::copy_out(args, ui, &inside, &to),
+        (Word::Image(to), true, false) => into::copy_in(args, ui, &outside, &to),
+        (Word::Image(_), false, _) => {
+            Err(usage("both sides are in an image; copy to a directory of the host, and from there"))
+        }
+        (Word::Host(_), false, false) => {
+            Err(usage("some sources are in an image and some are not; copy them one after the other"))
+        }
+        _ => Err(no_image_in(&args.words)),
     }
 }

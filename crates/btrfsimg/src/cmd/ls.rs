@@ -215,7 +215,7 @@ impl<'a> Printer<'a> {
         }
         object.insert("subvolume".to_owned(), entry.is_subvolume.into());
         match fs.info(entry.place) {
-            Ok(info) => super::stat::put_info(&mut object, &info),
+            Ok(info) => super::stat::put_info(&mut object, fs, &info),
             Err(e) => {
                 self.ui.fail_at(&shown(&entry.name), &e);
                 object.insert("error".to_owned(), e.to_string().into());

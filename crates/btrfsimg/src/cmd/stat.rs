@@ -75,12 +75,12 @@ impl<'a> Found<'a> {
             write!(out, " -> {}", shown(target))?;
         }
         let kind = type_name(info.mode(), info.size());
-        let sectorsize = fs.superblock().sectorsize;
+        let sectorsize = fs.superblock().sectorsize.get();
         writeln!(
             out,
             "\n  Size: {:<15} Blocks: {:<10} IO Block: {sectorsize:<6} {kind}",
             i.size,
-            info.blocks()
+            info.blocks(sectorsize)
         )?;
         write!(out, "Subvol: {:<15} Inode: {:<11} Links: {}", info.place.tree, info.place.ino, i.nlink)?;
         if let Some((major, minor)) = info.device_number() {
@@ -114,7 +114,7 @@ impl<'a> Found<'a> {
         let mut object = Map::new();
         object.insert("image".to_owned(), self.address.image.display().to_string().into());
         put_bytes(&mut object, "path", &self.address.path);
-        put_info(&mut object, &self.info);
+        put_info(&mut object, fs, &self.info);
         if let Some(target) = &self.target {
             put_bytes(&mut object, "target", target);
         }
@@ -133,7 +133,7 @@ impl<'a> Found<'a> {
 }
 
 /// Adds the fields of an inode to a JSON object. Times are `[seconds, nanoseconds]`.
-pub(super) fn put_info(object: &mut Map<String, Value>, info: &Info) {
+pub(super) fn put_info(object: &mut Map<String, Value>, fs: &Filesystem, info: &Info) {
     let i = &info.item;
     let flags = i.flags.get();
     let time = |t: btrfsimg_ondisk::Timespec| json!([t.sec.get(), t.nsec.get()]);
@@ -142,7 +142,7 @@ pub(super) fn put_info(object: &mut Map<String, Value>, info: &Info) {
         "subvol": info.place.tree,
         "inode": info.place.ino,
         "size": i.size.get(),
-        "blocks": info.blocks(),
+        "blocks": info.blocks(fs.superblock().sectorsize.get()),
         "links": i.nlink.get(),
         "mode": format!("{:04o}", info.mode() & 0o7777),
         "uid": i.uid.get(),

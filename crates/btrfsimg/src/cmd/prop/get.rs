@@ -1,6 +1,6 @@
 //! `prop get`.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::read::Filesystem;
 use serde_json::{Map, Value, json};
@@ -33,9 +33,9 @@ pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let property = args.name.as_deref().map(Property::parse).transpose()?;
     let address = args.object.image.address(&args.object.object)?;
     let image = args.object.image.open(&address.image, ui)?;
-    let place = image.resolve(&address.path, true).with_context(|| address.to_string())?;
+    let place = image.resolve(&address.path, true).map_err(|e| address.about(e.into()))?;
     let mut wanted =
-        properties_of(&image.fs, place, args.object.object_type).with_context(|| address.to_string())?;
+        properties_of(&image.fs, place, args.object.object_type).map_err(|e| address.about(e))?;
     if let Some(property) = property {
         if !wanted.contains(&property) {
             bail!("{address}: object is not compatible with property: {}", property.name());
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
     }
     let mut found = Vec::new();
     for property in wanted {
-        if let Some(value) = value(&image.fs, place, property).with_context(|| address.to_string())? {
+        if let Some(value) = value(&image.fs, place, property).map_err(|e| address.about(e.into()))? {
             found.push((property, value));
         }
     }

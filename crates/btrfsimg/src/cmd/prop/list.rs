@@ -1,6 +1,6 @@
 //! `prop list`.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::json;
 use std::io::Write as _;
 
@@ -23,9 +23,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let address = args.object.image.address(&args.object.object)?;
     let image = args.object.image.open(&address.image, ui)?;
-    let place = image.resolve(&address.path, true).with_context(|| address.to_string())?;
-    let found =
-        properties_of(&image.fs, place, args.object.object_type).with_context(|| address.to_string())?;
+    let place = image.resolve(&address.path, true).map_err(|e| address.about(e.into()))?;
+    let found = properties_of(&image.fs, place, args.object.object_type).map_err(|e| address.about(e))?;
     if args.json {
         let object = |p: &Property| json!({ "name": p.name(), "description": p.description() });
         return print_json(json!({ "properties": found.iter().map(object).collect::<Vec<_>>() }));

@@ -1,0 +1,193 @@
+//! A tree of an image to a directory of the host.
+//!
+//! One thread walks the image and makes directories, links and special files; others create, decode and write
+//! regular files, small ones in batches, large ones in parts. What fails is reported, and the rest goes on.
+//!
+//! **Architecture invariants.** Nothing is created outside the target: every step is relative to an open
+//! directory, follows no symlink, and takes a name only after [`check_name`](crate::lookup::check_name). Neither
+//! the depth of a tree nor the size of a file is bounded by recursion, open files or memory.
+
+mod attributes;
+mod dirs;
+mod host;
+mod paths;
+mod walk;
+mod workers;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use crossbeam_channel::bounded;
+
+use crate::error::{Error, Result};
+use crate::lookup::Place;
+use crate::read::Filesystem;
+
+use walk::Walker;
+use workers::Work;
+
+/// What is copied, and what of it is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Directories and what is in them. Without it a directory is an error.
+    pub recursive: bool,
+    /// Modes as they are; else as the umask leaves them, for what is new.
+    pub mode: bool,
+    /// Owners and groups.
+    pub owner: bool,
+    /// Times of access and change.
+    pub times: bool,
+    /// Xattrs, but for those of btrfs itself.
+    pub xattrs: bool,
+    /// Several names of one inode stay one inode.
+    pub hard_links: bool,
+    /// Block and character devices; else they are left out with a warning.
+    pub devices: bool,
+    /// Setuid and setgid bits; else they are cleared with a warning.
+    pub setuid: bool,
+    /// Threads that read, decode and write.
+    pub workers: usize,
+}
+
+/// Where a copy goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Destination<'a> {
+    /// To `name` in the directory `dir`, which exists.
+    Entry {
+        /// The directory.
+        dir: &'a Path,
+        /// The new name in it.
+        name: &'a OsStr,
+    },
+    /// What is in the source, a directory, goes into `dir`, which exists.
+    Contents {
+        /// The directory.
+        dir: &'a Path,
+    },
+}
+
+/// What a copy has to say of one path of the image.
+#[derive(Debug)]
+pub enum Report<'a> {
+    /// It, or a part of it, was not copied.
+    Failed {
+        /// In the image.
+        path: &'a [u8],
+        /// Why.
+        error: Error,
+    },
+    /// Something of it was left out that this user cannot make, or did not ask for.
+    LeftOut {
+        /// In the image.
+        path: &'a [u8],
+        /// What.
+        what: LeftOut,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What is left out without being a failure.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LeftOut {
+    /// The owner: only root may give files away.
+    Owner,
+    /// An xattr that the host refuses.
+    Xattr,
+    /// An xattr that only btrfs understands.
+    BtrfsXattr,
+    /// A device.
+    Device,
+    /// The setuid and setgid bits.
+    Setuid,
+}
+
+/// What was copied.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Summary {
+    /// Directories.
+    pub directories: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Symlinks, fifos, sockets and devices.
+    pub others: u64,
+    /// Names given to inodes that were there already.
+    pub links: u64,
+    /// Bytes of regular files that were written.
+    pub bytes: u64,
+    /// Failures that were reported.
+    pub failed: u64,
+}
+
+/// What all threads of a copy share.
+struct Shared<'a> {
+    fs: &'a Filesystem,
+    options: Options,
+    report: &'a (dyn Fn(Report<'_>) + Sync),
+    files: AtomicU64,
+    bytes: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Shared<'_> {
+    fn fail(&self, path: &[u8], error: Error) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        (self.report)(Report::Failed { path, error });
+    }
+
+    fn left_out(&self, path: &[u8], what: LeftOut, reason: impl Into<String>) {
+        (self.report)(Report::LeftOut { path, what, reason: reason.into() });
+    }
+}
+
+/// Copies `source`, whose path in messages is `path`, to `destination`. Failures go to `report`, from any thread,
+/// and the rest is copied.
+///
+/// # Errors
+/// What makes all of it impossible: `Io` when the destination cannot be opened, `IsDirectory` for a directory
+/// without `recursive`, `Corrupt`.
+pub fn copy_out(
+    fs: &Filesystem,
+    source: Place,
+    path: &[u8],
+    destination: Destination<'_>,
+    options: Options,
+    report: &(dyn Fn(Report<'_>) + Sync),
+) -> Result<Summary> {
+    let info = fs.info(source)?;
+    let shown = String::from_utf8_lossy(path);
+    if info.is_dir() && !options.recursive {
+        return Err(Error::IsDirectory(format!("{shown}: not copied without -r")));
+    }
+    let (dir, name) = match destination {
+        Destination::Entry { dir, name } => (dir, Some(name.as_bytes())),
+        Destination::Contents { dir } if info.is_dir() => (dir, None),
+        Destination::Contents { .. } => return Err(Error::NotDirectory(shown.into_owned())),
+    };
+    let target = host::open_target(dir)?;
+    let shared = Shared {
+        fs,
+        options,
+        report,
+        files: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        failed: AtomicU64::new(0),
+    };
+    let workers = options.workers.max(1);
+    let mut summary = thread::scope(|scope| {
+        let (work, to_do) = bounded::<Work>(workers);
+        for _ in 0..workers {
+            let (to_do, shared) = (to_do.clone(), &shared);
+            scope.spawn(move || workers::run(shared, &to_do));
+        }
+        drop(to_do);
+        Walker::new(&shared, target, path, work).run(&info, name)
+    })?;
+    summary.files = shared.files.into_inner();
+    summary.bytes = shared.bytes.into_inner();
+    summary.failed = shared.failed.into_inner();
+    Ok(summary)
+}

@@ -1,0 +1,187 @@
+//! Regular files: created, decoded and written by several threads.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_channel::Receiver;
+
+use super::Shared;
+use super::attributes::{creation_mode, set_on_fd};
+use super::dirs::Dir;
+use super::host::{self, failed};
+use crate::error::Result;
+use crate::read::{Info, Segment, SegmentKind, SegmentReader, Segments};
+
+/// Most bytes that are read and written at once.
+const BUFFER: u64 = 1 << 20;
+
+/// A file to create and fill.
+#[derive(Debug)]
+pub(super) struct FileJob {
+    pub(super) dir: Dir,
+    pub(super) name: Vec<u8>,
+    pub(super) info: Info,
+    /// The file, where the walk made it: one that gets more names.
+    pub(super) made: Option<(OwnedFd, bool)>,
+}
+
+/// A large file, filled in parts. Whoever lets go of it last finishes it: the walk, or who writes a part.
+#[derive(Debug)]
+pub(super) struct LargeFile {
+    dir: Dir,
+    name: Vec<u8>,
+    info: Info,
+    fd: OwnedFd,
+    is_new: bool,
+    failed: AtomicBool,
+}
+
+/// A run of bytes of a large file.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) segment: Segment,
+    /// Where in the segment it starts.
+    pub(super) skip: u64,
+    pub(super) len: u64,
+}
+
+/// What is handed to a thread at once.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// Small files.
+    Files(Vec<FileJob>),
+    /// Parts of a large one.
+    Parts(Arc<LargeFile>, Vec<Part>),
+}
+
+/// Works until there is no more.
+pub(super) fn run(shared: &Shared<'_>, work: &Receiver<Work>) {
+    let mut writer = Writer { shared, reader: SegmentReader::default(), buffer: Vec::new() };
+    for work in work {
+        match work {
+            Work::Files(jobs) => jobs.into_iter().for_each(|job| writer.file(job)),
+            Work::Parts(file, parts) => {
+                let written = parts.iter().try_for_each(|part| writer.part(&file, part));
+                if let Err(e) = written {
+                    file.fail(shared, e);
+                }
+                LargeFile::release(file, shared);
+            }
+        }
+    }
+}
+
+struct Writer<'a> {
+    shared: &'a Shared<'a>,
+    reader: SegmentReader,
+    buffer: Vec<u8>,
+}
+
+impl Writer<'_> {
+    fn file(&mut self, job: FileJob) {
+        let shared = self.shared;
+        let (made, dir) = (job.made, job.dir);
+        let result = match made {
+            Some(made) => Ok(made),
+            None => host::create_file(dir.fd(), &job.name, creation_mode(&job.info)),
+        }
+        .and_then(|(fd, is_new)| {
+            self.fill(&fd, &job.info)?;
+            finish(shared, &dir, &job.name, &fd, &job.info, is_new)
+        });
+        match result {
+            Ok(()) => _ = shared.files.fetch_add(1, Ordering::Relaxed),
+            Err(e) => shared.fail(&dir.state.node.path_of(&job.name), e),
+        }
+        dir.release(shared);
+    }
+
+    /// Writes all segments that are no holes.
+    fn fill(&mut self, fd: &OwnedFd, info: &Info) -> Result<()> {
+        let mut segments = Segments::new(info);
+        while let Some(segment) = segments.next(self.shared.fs)? {
+            if !matches!(segment.kind, SegmentKind::Hole) {
+                self.write(fd, info, &segment, 0, segment.len)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, file: &LargeFile, part: &Part) -> Result<()> {
+        self.write(&file.fd, &file.info, &part.segment, part.skip, part.len)
+    }
+
+    fn write(&mut self, fd: &OwnedFd, info: &Info, segment: &Segment, skip: u64, len: u64) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(BUFFER);
+            let from = skip.saturating_add(done);
+            self.buffer.resize(usize::try_from(n).unwrap_or_default(), 0);
+            self.reader.read(self.shared.fs, info, segment, from, &mut self.buffer)?;
+            host::write_all_at(fd, &self.buffer, segment.offset.saturating_add(from))?;
+            self.shared.bytes.fetch_add(n, Ordering::Relaxed);
+            done += n;
+        }
+        Ok(())
+    }
+}
+
+/// Gives a file that was filled its length and its attributes.
+fn finish(
+    shared: &Shared<'_>,
+    dir: &Dir,
+    name: &[u8],
+    fd: &OwnedFd,
+    info: &Info,
+    is_new: bool,
+) -> Result<()> {
+    if info.size() > 0 {
+        rustix::fs::ftruncate(fd, info.size()).map_err(failed("set length"))?;
+    }
+    if is_new || shared.options.mode || shared.options.times {
+        set_on_fd(shared, &dir.state.node.path_of(name), fd.as_fd(), info)?;
+    }
+    Ok(())
+}
+
+impl LargeFile {
+    /// Creates the file of `job`. Where that fails it is reported.
+    pub(super) fn create(shared: &Shared<'_>, job: FileJob) -> Option<Arc<LargeFile>> {
+        let FileJob { dir, name, info, made } = job;
+        let made = match made {
+            Some(made) => Ok(made),
+            None => host::create_file(dir.fd(), &name, creation_mode(&info)),
+        };
+        match made {
+            Ok((fd, is_new)) => {
+                let failed = AtomicBool::new(false);
+                Some(Arc::new(LargeFile { dir, name, info, fd, is_new, failed }))
+            }
+            Err(e) => {
+                shared.fail(&dir.state.node.path_of(&name), e);
+                dir.release(shared);
+                None
+            }
+        }
+    }
+
+    /// Reports its first failure.
+    pub(super) fn fail(&self, shared: &Shared<'_>, error: crate::Error) {
+        if !self.failed.swap(true, Ordering::Relaxed) {
+            shared.fail(&self.dir.state.node.path_of(&self.name), error);
+        }
+    }
+
+    /// Ends a use; the last one finishes the file.
+    pub(super) fn release(file: Arc<LargeFile>, shared: &Shared<'_>) {
+        let Some(file) = Arc::into_inner(file) else { return };
+        if !file.failed.load(Ordering::Relaxed) {
+            match finish(shared, &file.dir, &file.name, &file.fd, &file.info, file.is_new) {
+                Ok(()) => _ = shared.files.fetch_add(1, Ordering::Relaxed),
+                Err(e) => file.fail(shared, e),
+            }
+        }
+        file.dir.release(shared);
+    }
+}

@@ -1,0 +1,189 @@
+//! From an image to the host.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, bail};
+use btrfsimg_fs::export::{self, Destination, LeftOut, Options, Report};
+
+use super::Args;
+use crate::address::{Address, Opened};
+use crate::cmd::{cat, workers};
+use crate::exit::usage;
+use crate::output::{Ui, stdout};
+
+/// Copies `from`, at least one address, to the path `to` of the host; `-` is standard output.
+pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Result<()> {
+    if to == Path::new("-") {
+        return to_stdout(args, ui, from);
+    }
+    let to_is_dir = to.is_dir();
+    if from.len() > 1 && !to_is_dir {
+        return Err(usage(format!("{}: not a directory, and there are several sources", to.display())));
+    }
+    let left_out = LeftOutCounts::default();
+    let options = options(args);
+    args.image.for_each(from, ui, |image, address| {
+        let target = Target::new(image, address, to, to_is_dir, args)?;
+        let report = |report: Report<'_>| match report {
+            Report::Failed { path, error } => ui.fail_at(&in_image(address, path), &error),
+            Report::LeftOut { path, what, reason } => {
+                left_out.add(ui, what, &format!("{}: {reason}", in_image(address, path)));
+            }
+        };
+        export::copy_out(&image.fs, target.place, &address.path, target.destination(), options, &report)?;
+        Ok(())
+    })?;
+    left_out.sum_up(ui);
+    Ok(())
+}
+
+fn options(args: &Args) -> Options {
+    let root_keeps_all = args.archive && rustix::process::geteuid().is_root();
+    Options {
+        recursive: args.recursive(),
+        mode: args.preserve(),
+        owner: args.preserve(),
+        times: args.preserve(),
+        xattrs: args.archive,
+        hard_links: args.archive,
+        devices: args.devices || root_keeps_all,
+        setuid: args.setuid || root_keeps_all,
+        workers: workers(),
+    }
+}
+
+fn to_stdout(args: &Args, ui: &Ui, from: &[Address]) -> Result<()> {
+    let mut out = stdout();
+    args.image.for_each(from, ui, |image, address| {
+        let info = image.fs.info(image.resolve(&address.path, true)?)?;
+        cat::write_file(&image.fs, &info, &mut out)?;
+        Ok(())
+    })?;
+    out.flush()?;
+    Ok(())
+}
+
+/// A path of the image for messages, given as the export gives it.
+fn in_image(address: &Address, path: &[u8]) -> String {
+    Address { image: address.image.clone(), path: path.to_vec() }.to_string()
+}
+
+/// What is copied, and where exactly, by the rules of docker cp.
+struct Target {
+    place: btrfsimg_fs::lookup::Place,
+    dir: PathBuf,
+    /// `None`: what is in the source goes into `dir`.
+    name: Option<OsString>,
+}
+
+impl Target {
+    fn new(image: &Opened, address: &Address, to: &Path, to_is_dir: bool, args: &Args) -> Result<Target> {
+        // As cp(1): a recursive copy takes symlinks as such.
+        let place = image.resolve(&address.path, !args.recursive())?;
+        let is_dir = image.fs.info(place)?.is_dir();
+        let target = |dir: &Path, name: Option<&OsStr>| Target {
+            place,
+            dir: if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir.to_owned() },
+            name: name.map(OsStr::to_owned),
+        };
+        if to_is_dir {
+            let name = source_name(&address.path);
+            return Ok(target(to, name));
+        }
+        let to_text = to.as_os_str().as_bytes();
+        if to.exists() && is_dir {
+            bail!("{}: not a directory, so a directory cannot go there", to.display());
+        }
+        if !is_dir && to_text.ends_with(b"/") {
+            bail!("{}: no such directory", to.display());
+        }
+        // An existing symlink to a file is written through, as by cp(1).
+        let real = if to.exists() {
+            to.canonicalize().with_context(|| to.display().to_string())?
+        } else {
+            to.to_owned()
+        };
+        match (real.parent(), real.file_name()) {
+            (Some(dir), Some(name)) => Ok(target(dir, Some(name))),
+            _ => bail!("{}: cannot be the name of a copy", to.display()),
+        }
+    }
+
+    fn destination(&self) -> Destination<'_> {
+        match &self.name {
+            Some(name) => Destination::Entry { dir: &self.dir, name },
+            None => Destination::Contents { dir: &self.dir },
+        }
+    }
+}
+
+/// The name that a copy of `path` has in a directory; none for `/` and `…/.`, of which the contents are copied.
+fn source_name(path: &[u8]) -> Option<&OsStr> {
+    let end = path.iter().rposition(|&b| b != b'/').map_or(0, |last| last + 1);
+    let name = path[..end].rsplit(|&b| b == b'/').next().unwrap_or_default();
+    (!matches!(name, b"" | b"." | b"..")).then(|| OsStr::from_bytes(name))
+}
+
+/// What was left out, by kind: the first of each is printed, and at the end how many more there were.
+#[derive(Default)]
+struct LeftOutCounts {
+    counts: Mutex<HashMap<LeftOut, u64>>,
+}
+
+impl LeftOutCounts {
+    fn add(&self, ui: &Ui, what: LeftOut, message: &str) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(what).or_default();
+        *count += 1;
+        if *count > 1 && ui.verbosity() == 0 {
+            return;
+        }
+        let message = format!("{message} ({})", describe(what));
+        if what == LeftOut::BtrfsXattr { ui.note(&message) } else { ui.warn(&message) }
+    }
+
+    fn sum_up(self, ui: &Ui) {
+        let counts = self.counts.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut more: Vec<_> = counts.into_iter().filter(|(_, n)| *n > 1).collect();
+        more.sort_by_key(|(what, _)| describe(*what));
+        for (what, n) in more.into_iter().filter(|_| ui.verbosity() == 0) {
+            ui.note(&format!("{} more: {} (-v shows all)", n - 1, describe(what)));
+        }
+    }
+}
+
+fn describe(what: LeftOut) -> &'static str {
+    match what {
+        LeftOut::Owner => "owner not kept",
+        LeftOut::Xattr => "xattr not kept",
+        LeftOut::BtrfsXattr => "a property of btrfs, not kept outside",
+        LeftOut::Device => "device not made; it takes -a as root, or --devices",
+        LeftOut::Setuid => "setuid and setgid cleared; to keep them takes -a as root, or --setuid",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_copies() {
+        let cases: [(&[u8], Option<&str>); 7] = [
+            (b"/a/b", Some("b")),
+            (b"/a/b/", Some("b")),
+            (b"b", Some("b")),
+            (b"/", None),
+            (b"", None),
+            (b"/a/.", None),
+            (b"/a/..", None),
+        ];
+        for (path, name) in cases {
+            assert_eq!(source_name(path), name.map(OsStr::new));
+        }
+    }
+}
