@@ -115,6 +115,37 @@ pub struct FramedBlock {
     bytes: Box<[u8]>,
     /// Items or pointers whose headers lie inside the block.
     slots: usize,
+    /// No rule of the frame was broken.
+    sound: bool,
+}
+
+/// A block after every check of one block, for readers that go on with a damaged one.
+#[derive(Clone, Debug)]
+pub enum Judged {
+    /// Everything a kernel checks was found right.
+    Sound(TreeBlock),
+    /// Something is broken; each item is reachable through its own check.
+    Faulty(FramedBlock),
+}
+
+impl Judged {
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Judged::Sound(block) => &block.bytes,
+            Judged::Faulty(block) => &block.bytes,
+        }
+    }
+
+    /// The header.
+    pub fn header(&self) -> Header {
+        Header::read_from_prefix(self.bytes()).map(|(h, _)| h).unwrap_or_else(|_| Header::zeroed())
+    }
+
+    /// Whether nothing is broken.
+    pub fn is_sound(&self) -> bool {
+        matches!(self, Judged::Sound(_))
+    }
 }
 
 impl FramedBlock {
@@ -134,9 +165,12 @@ impl FramedBlock {
         let entry = if header.level == 0 { ITEM_HEADER_LEN } else { KEY_PTR_LEN };
         let room = bytes.len().saturating_sub(HEADER_LEN) / entry;
         let slots = usize::try_from(header.nritems.get()).unwrap_or(usize::MAX).min(room);
-        let block = FramedBlock { bytes, slots };
-        check::block::check_frame(block.view(), logical, ctx, expect, sink);
-        block
+        let mut sound = true;
+        check::block::check_frame(View::new(&bytes), logical, ctx, expect, &mut |violation| {
+            sound = false;
+            sink(violation);
+        });
+        FramedBlock { bytes, slots, sound }
     }
 
     /// The block, if its frame is sound; else the first violation.
@@ -168,6 +202,20 @@ impl FramedBlock {
     pub fn item(&self, slot: usize, ctx: &BlockContext) -> Option<Result<Item<'_>, Violation>> {
         let item = self.raw_item(slot)?;
         Some(item.and_then(|item| check::check_item(self.view(), slot, ctx).map(|()| item)))
+    }
+
+    /// Judges every item, by the kernel's rules and, if `strict`, by those of [`crate::check_strict`] too; reports
+    /// each violation to `sink`.
+    pub fn judge(self, ctx: &BlockContext, strict: bool, sink: &mut dyn FnMut(Violation)) -> Judged {
+        let mut sound = self.sound;
+        self.check_items(ctx, &mut |violation| {
+            sound = false;
+            sink(violation);
+        });
+        if strict {
+            check::check_strict(&self, ctx, sink);
+        }
+        if sound { Judged::Sound(TreeBlock { bytes: self.bytes }) } else { Judged::Faulty(self) }
     }
 
     /// The whole tree checker: a [`TreeBlock`], or the first violation.

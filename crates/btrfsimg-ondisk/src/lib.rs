@@ -23,7 +23,9 @@ mod root_item;
 mod superblock;
 
 pub use addr::{DevId, Generation, Logical, ObjectId, Physical};
-pub use block::{BlockFault, FramedBlock, Header, Item, KeyPtr, ParentExpectation, TreeBlock, header_flags};
+pub use block::{
+    BlockFault, FramedBlock, Header, Item, Judged, KeyPtr, ParentExpectation, TreeBlock, header_flags,
+};
 pub use check::{
     BlockContext, Rule, RuleInfo, Severity, Violation, check_strict, check_superblock,
     check_superblock_strict, check_sys_chunk_array,

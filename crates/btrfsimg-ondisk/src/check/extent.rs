@@ -163,7 +163,8 @@ fn check_data_ref(
     if !objectid::is_fs_tree(root) && ![objectid::ROOT_TREE, objectid::DATA_RELOC_TREE].contains(&root) {
         return fault(format!("invalid data ref root value {}", objectid::Printed(root)));
     }
-    if !objectid::is_inode(objectid) {
+    // Kernels from 6.11 refuse the retired inode cache (-12) too; images that still have it are otherwise sound.
+    if !objectid::is_inode(objectid) && objectid != objectid::FREE_INO {
         return fault(format!("invalid data ref objectid value {}", objectid::Printed(objectid)));
     }
     if !is_aligned(offset, ctx.sectorsize) {
@@ -217,6 +218,8 @@ pub(super) fn check_keyed(item: &ItemAt<'_>, ctx: &BlockContext) -> Checked {
                 key.offset,
                 ctx.sectorsize
             );
+            let counts = key.key_type != KeyType::SHARED_DATA_REF || item.data != [0; 4];
+            ensure!(counts, "KR-04", "invalid shared data backref count, should have non-zero value");
         }
         KeyType::EXTENT_DATA_REF => {
             for r in keyed_data_refs(item.data) {

@@ -3,17 +3,22 @@
 use super::view::{ItemAt, is_aligned};
 use super::{BlockContext, Checked, ensure};
 use crate::{
-    BalanceArgs, DevReplace, DevStats, KeyType, QgroupInfo, QgroupLimit, RaidStride, RootRefHead, objectid,
+    BalanceArgs, DevReplace, DevStats, KeyType, QgroupInfo, QgroupLimit, RaidStride, RootRefHead, incompat,
+    objectid,
 };
 
 pub(super) fn check_raid_stripe(item: &ItemAt<'_>, ctx: &BlockContext) -> Checked {
-    let have = item.data.len();
     ensure!(
-        is_aligned(item.key.objectid, ctx.sectorsize) && have.is_multiple_of(size_of::<RaidStride>()),
+        is_aligned(item.key.objectid, ctx.sectorsize),
         "RS-01",
-        "invalid raid stripe item {}, have size {have} expect a multiple of {}",
-        item.key,
-        size_of::<RaidStride>()
+        "invalid key objectid for raid stripe extent, have {} expect aligned to {}",
+        item.key.objectid,
+        ctx.sectorsize
+    );
+    ensure!(
+        ctx.incompat & incompat::RAID_STRIPE_TREE != 0,
+        "RS-01",
+        "RAID_STRIPE_EXTENT present but RAID_STRIPE_TREE incompat bit unset"
     );
     Ok(())
 }
@@ -33,6 +38,7 @@ pub(super) fn check_length(item: &ItemAt<'_>) -> Checked {
         KeyType::PERSISTENT_ITEM if item.key.objectid == 0 => {
             (have >= 8 && have.is_multiple_of(8), size_of::<DevStats>())
         }
+        KeyType::RAID_STRIPE => (have.is_multiple_of(size_of::<RaidStride>()), size_of::<RaidStride>()),
         KeyType::DEV_REPLACE => (have == size_of::<DevReplace>(), size_of::<DevReplace>()),
         KeyType::TEMPORARY_ITEM if item.key.objectid == objectid::BALANCE => {
             (have == BALANCE_LEN, BALANCE_LEN)
@@ -57,7 +63,12 @@ pub(super) fn check_place(item: &ItemAt<'_>) -> Checked {
         return Ok(());
     }
     let key = item.key;
-    ensure!(key.objectid != objectid::FREE_INO, "LEAF-09", "left-over item of the retired inode cache");
+    let cache_header = key.objectid == objectid::FREE_SPACE && key.key_type == KeyType::UNTYPED;
+    ensure!(
+        key.objectid != objectid::FREE_INO && !cache_header,
+        "LEAF-09",
+        "left-over item of the retired inode cache"
+    );
     let fits = matches!(
         key.key_type,
         KeyType::INODE_ITEM

@@ -169,8 +169,8 @@ super::rules! {
         "The kernel looks for a bitmap where none is."
     "FS-10" W "free space items belong to a block group"
         "Some versions of mkfs left items of its temporary groups; the kernel ignores them."
-    "RS-01" E "a RAID stripe item is aligned and holds whole entries"
-        "Reading it would run beyond the item."
+    "RS-01" E "RAID stripe items are aligned, and exist only with their feature"
+        "Kernels without the feature do not know what they map."
     "DUP-01" C "both copies of a block are equal"
         "The copy that is read decides what is seen."
 }

@@ -172,6 +172,7 @@ fn keyed_refs() {
     check(&sound, "KR-03", |b| b.set_item_key(2, Key::new(at, KeyType::SHARED_DATA_REF, 1)));
     check_patch(&sound, "KR-04", 1, 0, &2u64.to_le_bytes());
     check_patch(&sound, "KR-04", 1, 24, &0u32.to_le_bytes());
+    check_patch(&sound, "KR-04", 2, 0, &0u32.to_le_bytes());
     check_patch(&sound, "KR-05", 1, 8, &258u64.to_le_bytes());
     check(&sound, "KR-05", |b| b.set_item_key(1, Key::new(at, KeyType::EXTENT_DATA_REF, hash - 1)));
     check(&sound, "KR-06", |b| b.set_item_key(5, Key::new(at + 12288, KeyType::SHARED_BLOCK_REF, 4096)));
@@ -193,6 +194,9 @@ fn free_space() {
     check_len(&sound, "FS-02", 1, 1);
     check_len(&sound, "FS-03", 3, 31);
     check(&sound, "FS-03", |b| b.set_item_key(3, Key::new(2 << 24, KeyType::FREE_SPACE_BITMAP, 2 << 20)));
-    let stripes = leaf(12, &vec![(Key::new(4096, KeyType::RAID_STRIPE, 4096), vec![0; 16])]);
-    check_len(&stripes, "RS-01", 0, 15);
+    let stripe = |at| leaf(12, &vec![(Key::new(at, KeyType::RAID_STRIPE, 4096), vec![0; 16])]);
+    assert_eq!(stripe(4096).check(&super::ctx()).unwrap_err().rule.0, "RS-01", "without its feature");
+    let with = crate::BlockContext { incompat: crate::incompat::RAID_STRIPE_TREE, ..super::ctx() };
+    assert_eq!(stripe(4096).check(&with), Ok(()));
+    assert_eq!(stripe(4097).check(&with).unwrap_err().rule.0, "RS-01");
 }

@@ -1,0 +1,140 @@
+//! The checksum tree: which data are covered (CS-04 to CS-08), and the data themselves (CS-09).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use btrfsimg_ondisk::{BlockContext, KeyType, Logical};
+
+use super::finding::{Findings, Place};
+use super::image::{Block, Image};
+use super::usage::{Usage, bit};
+
+/// Covered ranges of logical addresses, sorted, each as long as it can be.
+#[derive(Default)]
+pub(super) struct Csums {
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Csums {
+    /// Takes in a leaf of the checksum tree.
+    pub(super) fn leaf(&mut self, block: &Block, ctx: &BlockContext) {
+        block.for_each_item(ctx, |_, item| {
+            if item.key.key_type == KeyType::EXTENT_CSUM {
+                let bytes = (item.data.len() / ctx.csum.width()) as u64 * ctx.sectorsize;
+                self.push(item.key.offset, item.key.offset.saturating_add(bytes));
+            }
+        });
+    }
+
+    fn push(&mut self, start: u64, end: u64) {
+        match self.ranges.last_mut() {
+            Some(last) if last.1 == start => last.1 = end,
+            _ => self.ranges.push((start, end)),
+        }
+    }
+
+    /// All of them from the runs of the tree in key order; CS-04 where two overlap.
+    pub(super) fn gather(runs: Vec<Csums>, findings: &mut Findings) -> Csums {
+        let mut all = Csums::default();
+        for (start, end) in runs.into_iter().flat_map(|r| r.ranges) {
+            if let Some(&(_, before)) = all.ranges.last()
+                && before > start
+            {
+                let reason =
+                    format!("csum range ending at {before} goes beyond the start of the next {start}");
+                findings.add("CS-04", Place::extent(start), reason);
+            }
+            all.push(start.max(all.ranges.last().map_or(0, |r| r.1.min(end))), end);
+        }
+        all
+    }
+
+    /// How many of the `len` bytes at `start` are covered.
+    pub(super) fn covered(&self, start: u64, len: u64) -> u64 {
+        let end = start.saturating_add(len);
+        let first = self.ranges.partition_point(|r| r.1 <= start);
+        let inside = self.ranges[first..].iter().take_while(|r| r.0 < end);
+        inside.map(|r| r.1.min(end) - r.0.max(start)).sum()
+    }
+
+    /// CS-05: only data extents are covered.
+    pub(super) fn judge(&self, usage: &Usage, findings: &mut Findings) {
+        for &(start, end) in &self.ranges {
+            let mut at = start;
+            let first = usage.extents.partition_point(|e| e.end() <= start);
+            for extent in usage.extents[first..].iter().take_while(|e| e.start < end) {
+                if extent.start > at || !extent.has(bit::DATA) {
+                    break;
+                }
+                at = extent.end();
+            }
+            if at < end {
+                let reason = format!("csums for {at} to {end}, but there is no data extent");
+                findings.add("CS-05", Place::extent(at), reason);
+            }
+        }
+    }
+}
+
+/// Bytes of data read at once.
+const PIECE: u64 = 1 << 20;
+
+/// CS-09: compares the data that a leaf of the checksum tree covers, on every copy.
+pub(super) fn judge_data(image: &Image<'_>, block: &Block, bytes: &AtomicU64, findings: &mut Findings) {
+    let (ctx, width) = (&image.ctx, image.ctx.csum.width());
+    let per_piece = usize::try_from(PIECE / ctx.sectorsize).unwrap_or(1).max(1) * width;
+    block.for_each_item(ctx, |_, item| {
+        if item.key.key_type != KeyType::EXTENT_CSUM {
+            return;
+        }
+        let mut at = item.key.offset;
+        for csums in item.data.chunks(per_piece) {
+            judge_piece(image, Logical(at), csums, bytes, findings);
+            at = at.saturating_add((csums.len() / width) as u64 * ctx.sectorsize);
+        }
+    });
+}
+
+fn judge_piece(image: &Image<'_>, at: Logical, csums: &[u8], bytes: &AtomicU64, findings: &mut Findings) {
+    let (sector, width) = (image.ctx.sectorsize, image.ctx.csum.width());
+    let len = (csums.len() / width) as u64 * sector;
+    let Ok(copies) = image.chunks.map(at, len) else {
+        if len > sector {
+            // The piece may lie across two chunks.
+            for (i, csum) in csums.chunks_exact(width).enumerate() {
+                judge_piece(image, Logical(at.0 + i as u64 * sector), csum, bytes, findings);
+            }
+        }
+        return;
+    };
+    let Ok(size) = usize::try_from(len) else { return };
+    let (mut data, mut sums) = (vec![0; size], Vec::with_capacity(csums.len()));
+    for (mirror, stored) in copies.enumerate() {
+        let place = |logical: u64, offset: u64| Place {
+            mirror: Some(mirror),
+            devid: Some(stored.devid),
+            physical: stored.physical.checked_add(offset),
+            ..Place::extent(logical)
+        };
+        if let Err(error) = image.device.read_at(&mut data, stored.physical) {
+            findings.add("CS-09", place(at.0, 0), format!("cannot read {len} bytes of data: {error}"));
+            continue;
+        }
+        bytes.fetch_add(len, Ordering::Relaxed);
+        sums.clear();
+        image.ctx.csum.append_sectors(&data, usize::try_from(sector).unwrap_or(4096), &mut sums);
+        if sums == csums {
+            continue;
+        }
+        for (i, (have, expect)) in sums.chunks_exact(width).zip(csums.chunks_exact(width)).enumerate() {
+            if have != expect {
+                let offset = i as u64 * sector;
+                let reason = format!("data checksum mismatch, have 0x{} expect 0x{}", hex(have), hex(expect));
+                findings.add("CS-09", place(at.0 + offset, offset), reason);
+            }
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

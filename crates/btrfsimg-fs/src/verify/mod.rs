@@ -1,0 +1,122 @@
+//! Judging an image on its own: every rule of `format/06`, from the bytes alone.
+//!
+//! **Architecture invariant.** Nothing here is shared with what writes or reads images: of this crate only
+//! [`crate::device`], [`crate::chunk_map`] and the error type, and the on-disk and compression crates.
+//!
+//! The trees are read once each, leaves in parallel runs. Extents are kept in one compact sorted list; references,
+//! names and types are compared as sums of hashes and named in further passes only where a sum is not zero. So memory
+//! grows with the number of extents (48 bytes each), free runs, directories and subvolumes, not with names or files.
+
+mod chunks;
+mod csums;
+mod extents;
+mod finding;
+mod free_space;
+mod image;
+mod inodes;
+mod names;
+mod passes;
+mod report;
+mod roots;
+mod supers;
+mod usage;
+mod walk;
+
+use btrfsimg_ondisk::{BlockContext, Superblock, check_sys_chunk_array, sys_chunks};
+
+pub use finding::{Finding, Place};
+pub use report::Summary;
+
+use crate::chunk_map::{Chunk, ChunkMap};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use finding::Findings;
+use image::Image;
+use passes::Passes;
+use report::Report;
+
+/// What to judge.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Options {
+    /// Compare every sector of data with its checksum, on every copy.
+    pub data: bool,
+    /// Threads that read and judge; 0 is one for each processor.
+    pub threads: usize,
+}
+
+impl Options {
+    /// Metadata alone, on all processors.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Whether data are compared with their checksums.
+    pub fn with_data(self, data: bool) -> Options {
+        Options { data, ..self }
+    }
+
+    /// How many threads work; 0 is one for each processor.
+    pub fn with_threads(self, threads: usize) -> Options {
+        Options { threads, ..self }
+    }
+}
+
+/// Judges the file system on `device`. Findings go to `sink` as they are made, the fault at the root before what
+/// follows from it; an image that breaks rules is no error here.
+///
+/// # Errors
+/// `NotBtrfs` when nothing looks like a superblock, `Unsupported` for features and profiles that this version does
+/// not understand, `Io` when the device's length or a superblock cannot be read.
+pub fn verify(device: &dyn Device, options: &Options, sink: &mut dyn FnMut(&Finding)) -> Result<Summary> {
+    let mut report = Report::new(sink);
+    let mut findings = Findings::default();
+    let device_len = device.len().map_err(Error::io("length of the image"))?;
+    let superblock = supers::read(device, device_len, &mut findings);
+    report.absorb(findings);
+    let Some(superblock) = superblock? else { return Ok(report.summary) };
+    let Some(mut image) = open(device, device_len, superblock, options) else { return Ok(report.summary) };
+    let mut passes = Passes::new(&mut report);
+    passes.chunk_tree(&mut image);
+    if let Some(chunk) = image.chunks.iter().find(|c| !c.is_linear()) {
+        let profile = btrfsimg_ondisk::block_group_flags::describe(chunk.flags);
+        return match report.summary.errors {
+            0 => Err(Error::Unsupported(format!("block group profile {profile} (chunk {})", chunk.start))),
+            _ => Ok(report.summary),
+        };
+    }
+    passes.trees(&image, options);
+    Ok(report.summary)
+}
+
+/// The image with its system chunks mapped; `None` when the superblock does not say how to read it.
+fn open<'a>(
+    device: &'a dyn Device,
+    device_len: u64,
+    superblock: Superblock,
+    options: &Options,
+) -> Option<Image<'a>> {
+    let ctx = BlockContext {
+        nodesize: usize::try_from(superblock.nodesize.get()).ok()?,
+        sectorsize: u64::from(superblock.sectorsize.get()),
+        csum: superblock.csum_kind()?,
+        fsid: superblock.metadata_fsid(),
+        generation: superblock.generation.get(),
+        incompat: superblock.incompat_flags.get(),
+    };
+    let mut bad = Vec::new();
+    check_sys_chunk_array(&superblock, &mut |v| bad.extend(v.key));
+    let mut chunks = ChunkMap::default();
+    for entry in sys_chunks(&superblock).map_while(std::result::Result::ok) {
+        if !bad.contains(&entry.key) {
+            let chunk = Chunk::new(btrfsimg_ondisk::Logical(entry.key.offset), entry.chunk, entry.stripes);
+            // An overlap is found again in the chunk tree, which says where.
+            let _ = chunks.insert(chunk);
+        }
+    }
+    let threads = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        n => n,
+    };
+    Some(Image { device, device_len, superblock, ctx, chunks, threads, damaged: false.into() })
+}

@@ -1,0 +1,403 @@
+//! The order in which trees are read and judged.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use btrfsimg_ondisk::{BackRef, KeyType, Logical, compat_ro, incompat, objectid};
+
+use super::chunks::{self, ChunkTree, DeviceExtent};
+use super::csums::{self, Csums};
+use super::extents::{self, Group};
+use super::finding::{Finding, Findings, Place};
+use super::image::Image;
+use super::inodes::{self, Subvolume, SubvolumeEntry};
+use super::report::Report;
+use super::roots::{Root, RootTree, UuidTree};
+use super::usage::{Hasher, Usage, User, bit};
+use super::walk::{LaterUser, Tree, Users, Walk, judge_user};
+use super::{Options, free_space, names};
+use crate::error::Error;
+
+/// What the passes hand on to each other.
+pub(super) struct Passes<'r, 's> {
+    report: &'r mut Report<'s>,
+    blocks: AtomicU64,
+    /// Users of blocks that were met before the extent tree.
+    later: Mutex<Vec<LaterUser>>,
+    chunk_tree: ChunkTree,
+    hasher: Hasher,
+}
+
+/// What is known once the extent tree is read.
+struct Space {
+    usage: Usage,
+    groups: Vec<Group>,
+    /// Every tree that holds users was whole.
+    whole: bool,
+}
+
+impl<'r, 's> Passes<'r, 's> {
+    pub(super) fn new(report: &'r mut Report<'s>) -> Passes<'r, 's> {
+        Passes {
+            report,
+            blocks: AtomicU64::new(0),
+            later: Mutex::default(),
+            chunk_tree: ChunkTree::default(),
+            hasher: Hasher::new(),
+        }
+    }
+
+    /// Reads the chunk tree; maps all chunks.
+    pub(super) fn chunk_tree(&mut self, image: &mut Image<'_>) {
+        let sb = &image.superblock;
+        let tree = Tree {
+            id: objectid::CHUNK_TREE,
+            root: Logical(sb.chunk_root.get()),
+            level: sb.chunk_root_level,
+            generation: sb.chunk_root_generation.get(),
+            drop: None,
+        };
+        let ctx = image.ctx;
+        let walk = Walk::new(image, tree, Users::Later(&self.later), &self.blocks);
+        let walked = walk.run(|run: &mut ChunkTree, block, _, _| run.leaf(block, &ctx));
+        let mut findings = walked.findings;
+        for run in walked.runs {
+            self.chunk_tree.uuid = self.chunk_tree.uuid.or(run.uuid);
+            self.chunk_tree.devices.extend(run.devices);
+            self.chunk_tree.chunks.extend(run.chunks);
+        }
+        for chunk in &self.chunk_tree.chunks {
+            image.chunks.remove(chunk.start);
+            if let Err(Error::Corrupt(corrupt)) = image.chunks.insert(chunk.clone()) {
+                findings.push(Finding::of(corrupt.violation, &Place::extent(chunk.start.0)));
+            }
+        }
+        self.report.absorb(findings);
+        let mut findings = Findings::default();
+        chunks::judge_devices(image, &self.chunk_tree, &mut findings);
+        self.report.absorb_as(!walked.whole, findings);
+        self.report.summary.trees += 1;
+    }
+
+    /// Reads and judges all else.
+    pub(super) fn trees(&mut self, image: &Image<'_>, options: &Options) {
+        let (roots, roots_whole) = self.root_tree(image);
+        let mut space = self.extent_tree(image, &roots);
+        space.whole &= roots_whole;
+        self.device_tree(image, &roots, &mut space);
+        let csums = self.csum_tree(image, &roots, &mut space);
+        let free_space = self.small_trees(image, &roots, &mut space);
+        let entries = self.subvolumes(image, &roots, &mut space, csums.as_ref());
+        self.judge(image, &roots, &space, csums.as_ref(), free_space, &entries);
+        if options.data
+            && let Some(root) = roots.find(objectid::CSUM_TREE)
+        {
+            self.data(image, root.tree());
+        }
+        if image.superblock.log_root != 0 {
+            let reason = format!("log tree at {} to replay", image.superblock.log_root);
+            self.report.emit(&Finding::new("LOG-01", Place::tree(objectid::TREE_LOG), reason));
+        }
+        self.report.summary.tree_blocks = self.blocks.load(Ordering::Relaxed);
+        self.report.summary.extents = space.usage.extents.len() as u64;
+    }
+
+    /// Reads the root tree; says too whether all of it and all trees that must be are there.
+    fn root_tree(&mut self, image: &Image<'_>) -> (RootTree, bool) {
+        let sb = &image.superblock;
+        let tree = Tree {
+            id: objectid::ROOT_TREE,
+            root: Logical(sb.root.get()),
+            level: sb.root_level,
+            generation: sb.generation.get(),
+            drop: None,
+        };
+        let walk = Walk::new(image, tree, Users::Later(&self.later), &self.blocks);
+        let walked = walk.run(|run: &mut RootTree, block, _, _| run.leaf(block, &image.ctx));
+        self.report.absorb(walked.findings);
+        self.report.summary.trees += 1;
+        let mut roots = RootTree::default();
+        walked.runs.into_iter().for_each(|run| roots.append(run));
+        let mut findings = Findings::default();
+        roots.judge(sb, &mut findings);
+        let whole = walked.whole && !findings.has_errors();
+        self.report.absorb_as(!walked.whole, findings);
+        (roots, whole)
+    }
+
+    fn extent_tree(&mut self, image: &Image<'_>, roots: &RootTree) -> Space {
+        let (mut runs, mut findings, mut whole) = (Vec::new(), Findings::default(), true);
+        for id in [objectid::EXTENT_TREE, objectid::BLOCK_GROUP_TREE] {
+            let Some(root) = roots.find(id) else {
+                whole &= id != objectid::EXTENT_TREE;
+                continue;
+            };
+            let walk = Walk::new(image, root.tree(), Users::Later(&self.later), &self.blocks);
+            let hasher = self.hasher;
+            let walked = walk.run(|run: &mut extents::Run, block, _, _| run.leaf(block, &image.ctx, hasher));
+            findings.append(walked.findings);
+            whole &= walked.whole;
+            runs.extend(walked.runs);
+            self.report.summary.trees += 1;
+        }
+        self.report.absorb(findings);
+        let mut findings = Findings::default();
+        let (usage, mut groups) = extents::gather(runs, self.hasher, whole, &mut findings);
+        groups.sort_by_key(|g| g.start);
+        chunks::judge_block_groups(image, &groups, &mut findings);
+        self.report.absorb_as(!whole, findings);
+        let space = Space { usage, groups, whole };
+        self.use_earlier(image, roots, &space);
+        space
+    }
+
+    /// Counts the users that were met before, and the roots of the trees.
+    fn use_earlier(&mut self, image: &Image<'_>, roots: &RootTree, space: &Space) {
+        let (usage, mut findings) = (&space.usage, Findings::default());
+        let later = std::mem::take(self.later.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner));
+        for user in later {
+            let place = Place::block(user.owner, user.parent, false);
+            let back = usage.block_ref(user.parent.0, user.owner);
+            let level = user.level.saturating_sub(1);
+            judge_user(usage, User { extent: user.child.0, back }, level, &place, &mut findings);
+        }
+        let sb = &image.superblock;
+        for (tree, at, level) in [
+            (objectid::ROOT_TREE, sb.root.get(), sb.root_level),
+            (objectid::CHUNK_TREE, sb.chunk_root.get(), sb.chunk_root_level),
+        ] {
+            let user = User { extent: at, back: BackRef::TreeBlock { root: tree } };
+            judge_user(usage, user, level, &Place::tree(tree), &mut findings);
+        }
+        for root in &roots.roots {
+            let (at, id) = (root.item.bytenr.get(), root.key.objectid);
+            let to_itself = id == objectid::TREE_RELOC && usage.is_full(at);
+            let back =
+                if to_itself { BackRef::SharedBlock { parent: at } } else { BackRef::TreeBlock { root: id } };
+            judge_user(usage, User { extent: at, back }, root.item.level, &root.place, &mut findings);
+        }
+        for (user, len, place) in &roots.data {
+            let fits = usage.add(*user).is_some_and(|e| e.has(bit::DATA) && e.len == *len);
+            if !fits {
+                findings.add(
+                    "FE-24",
+                    place.clone(),
+                    format!("no extent item for disk_bytenr {}", user.extent),
+                );
+            }
+        }
+        self.report.absorb_as(!space.whole, findings);
+    }
+
+    /// Walks a tree whose users are counted at once.
+    fn tree<T: Default + Send>(
+        &mut self,
+        image: &Image<'_>,
+        root: &Root,
+        space: &mut Space,
+        leaf: impl Fn(&mut T, &super::image::Block) + Sync,
+    ) -> (Vec<T>, bool) {
+        let walk = Walk::new(image, root.tree(), Users::Now(&space.usage), &self.blocks);
+        let walked = walk.run(|run: &mut T, block, _, _| leaf(run, block));
+        self.report.absorb(walked.findings);
+        self.report.summary.trees += 1;
+        space.whole &= walked.whole;
+        (walked.runs, walked.whole)
+    }
+
+    fn device_tree(&mut self, image: &Image<'_>, roots: &RootTree, space: &mut Space) {
+        let Some(root) = roots.find(objectid::DEV_TREE) else { return };
+        let leaf = |run: &mut Vec<DeviceExtent>, block: &super::image::Block| {
+            block.for_each_item(&image.ctx, |slot, item| {
+                if item.key.key_type == KeyType::DEV_EXTENT {
+                    let place = Place::item(block.tree, block.logical, slot, item.key);
+                    run.extend(DeviceExtent::parse(&item, place));
+                }
+            });
+        };
+        let (runs, whole) = self.tree(image, root, space, leaf);
+        let extents: Vec<DeviceExtent> = runs.into_iter().flatten().collect();
+        let mut findings = Findings::default();
+        chunks::judge_device_extents(image, &self.chunk_tree, &extents, &mut findings);
+        self.report.absorb_as(!whole, findings);
+    }
+
+    fn csum_tree(&mut self, image: &Image<'_>, roots: &RootTree, space: &mut Space) -> Option<Csums> {
+        let root = roots.find(objectid::CSUM_TREE)?;
+        let (runs, whole) =
+            self.tree(image, root, space, |run: &mut Csums, block| run.leaf(block, &image.ctx));
+        let mut findings = Findings::default();
+        let csums = Csums::gather(runs, &mut findings);
+        self.report.absorb_as(!whole, findings);
+        whole.then_some(csums)
+    }
+
+    /// The trees that are neither subvolumes nor read already; gives the free space tree's items.
+    fn small_trees(
+        &mut self,
+        image: &Image<'_>,
+        roots: &RootTree,
+        space: &mut Space,
+    ) -> Option<(Vec<free_space::Run>, bool)> {
+        const READ_ALREADY: [u64; 4] =
+            [objectid::EXTENT_TREE, objectid::BLOCK_GROUP_TREE, objectid::DEV_TREE, objectid::CSUM_TREE];
+        let mut free = None;
+        for root in &roots.roots {
+            let id = root.key.objectid;
+            if READ_ALREADY.contains(&id) || has_inodes(id) {
+                continue;
+            }
+            match id {
+                objectid::FREE_SPACE_TREE => {
+                    let leaf =
+                        |run: &mut free_space::Run, block: &super::image::Block| run.leaf(block, &image.ctx);
+                    free = Some(self.tree(image, root, space, leaf));
+                }
+                objectid::UUID_TREE => {
+                    let leaf = |run: &mut UuidTree, block: &super::image::Block| run.leaf(block, &image.ctx);
+                    let (runs, whole) = self.tree(image, root, space, leaf);
+                    let mut uuids = UuidTree::default();
+                    runs.into_iter().for_each(|run| uuids.append(run));
+                    let sb = &image.superblock;
+                    let complete = sb.uuid_tree_generation == sb.generation && whole;
+                    let mut findings = Findings::default();
+                    uuids.judge(roots, complete, &mut findings);
+                    self.report.absorb(findings);
+                }
+                _ => {
+                    self.tree(image, root, space, |(): &mut (), _| ());
+                }
+            }
+        }
+        free
+    }
+
+    /// Subvolumes and what is like them; gives the entries of subvolumes in each. Those that are being deleted come
+    /// last, so that what they share is judged in a live one.
+    fn subvolumes(
+        &mut self,
+        image: &Image<'_>,
+        roots: &RootTree,
+        space: &mut Space,
+        csums: Option<&Csums>,
+    ) -> BTreeMap<u64, Vec<SubvolumeEntry>> {
+        let mut entries = BTreeMap::new();
+        let mut found: Vec<&Root> = roots.roots.iter().filter(|r| has_inodes(r.key.objectid)).collect();
+        found.sort_by_key(|r| (r.is_dead(), !r.is_subvolume()));
+        let mut walked_roots = std::collections::HashSet::new();
+        for root in found {
+            if !walked_roots.insert(root.item.bytenr.get()) {
+                let finding = Finding::new("BLK-13", root.place.clone(), "root block of two trees");
+                self.report.emit(&finding);
+                continue;
+            }
+            if let Some(list) = self.subvolume(image, root, space, csums) {
+                entries.insert(root.key.objectid, list);
+            }
+        }
+        entries
+    }
+
+    fn subvolume(
+        &mut self,
+        image: &Image<'_>,
+        root: &Root,
+        space: &mut Space,
+        csums: Option<&Csums>,
+    ) -> Option<Vec<SubvolumeEntry>> {
+        let subvolume = Subvolume {
+            tree: root.key.objectid,
+            ctx: &image.ctx,
+            no_holes: image.superblock.has_incompat(incompat::NO_HOLES),
+            usage: &space.usage,
+            csums: csums.filter(|_| root.is_subvolume()),
+            names: root.is_subvolume() && !root.is_dead(),
+        };
+        let walk = Walk::new(image, root.tree(), Users::Now(&space.usage), &self.blocks);
+        let walked = walk.run(|run: &mut inodes::Run, block, first, _| run.leaf(block, first, &subvolume));
+        self.report.absorb(walked.findings);
+        self.report.summary.trees += 1;
+        let mut seen = inodes::join(walked.runs, &subvolume);
+        self.report.summary.inodes += seen.inodes;
+        let mut findings = Findings::default();
+        if subvolume.names {
+            seen.unlinked.sort_unstable();
+            if !seen.sums.agree() {
+                names::explain(image, root.tree(), self.hasher, &seen.unlinked, &mut findings);
+            }
+            if !seen.has_root_dir {
+                findings.add("ROOT-12", root.place.clone(), "subvolume without its root directory 256");
+            }
+            seen.judge_orphans(root.key.objectid, &mut findings);
+            seen.judge_dirs(root.key.objectid, &mut findings);
+        }
+        let names_agree = !findings.has_errors();
+        let mut later = std::mem::take(&mut seen.findings);
+        for finding in &mut later.list {
+            // Link counts and directory sizes follow from missing names; lost extents from a damaged extent tree.
+            finding.consequence = match finding.rule.0 {
+                "LK-01" | "LK-04" => !names_agree,
+                "FE-24" => !space.usage.whole,
+                _ => false,
+            };
+        }
+        seen.judge_prealloc(&space.usage, &mut later);
+        self.report.absorb_as(!walked.whole, findings);
+        self.report.absorb_as(!walked.whole, later);
+        space.whole &= walked.whole;
+        seen.entries.sort();
+        (subvolume.names && walked.whole).then_some(seen.entries)
+    }
+
+    /// What needs all trees.
+    fn judge(
+        &mut self,
+        image: &Image<'_>,
+        roots: &RootTree,
+        space: &Space,
+        csums: Option<&Csums>,
+        free: Option<(Vec<free_space::Run>, bool)>,
+        entries: &BTreeMap<u64, Vec<SubvolumeEntry>>,
+    ) {
+        let (usage, groups) = (&space.usage, &space.groups);
+        let mut findings = Findings::default();
+        roots.judge_links(entries, &mut findings);
+        self.report.absorb(findings);
+        let mut findings = Findings::default();
+        extents::judge_users(usage, &mut findings);
+        self.report.absorb_as(!space.whole, findings);
+        let mut findings = Findings::default();
+        extents::judge_groups(image, usage, groups, &mut findings);
+        let used = groups.iter().fold(0u64, |s, g| s.saturating_add(g.used));
+        if image.superblock.bytes_used != used {
+            let reason = format!("superblock bytes_used, have {} expect {used}", image.superblock.bytes_used);
+            findings.add("SB-21", Place::default(), reason);
+        }
+        let valid = compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID;
+        if let Some((runs, true)) = free
+            && image.superblock.has_compat_ro(valid)
+        {
+            free_space::judge(runs, groups, usage, image.ctx.sectorsize, &mut findings);
+        }
+        if let Some(csums) = csums.filter(|_| image.superblock.log_root == 0) {
+            // The checksums of data that only the log tree knows may be here already.
+            csums.judge(usage, &mut findings);
+        }
+        self.report.absorb_as(!usage.whole, findings);
+    }
+
+    fn data(&mut self, image: &Image<'_>, tree: Tree) {
+        let (blocks, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let walked = Walk::quiet(image, tree, &blocks)
+            .in_runs_of(1)
+            .run(|found: &mut Findings, block, _, _| csums::judge_data(image, block, &bytes, found));
+        walked.runs.into_iter().for_each(|found| self.report.absorb(found));
+        self.report.summary.data_bytes = bytes.into_inner();
+    }
+}
+
+/// Whether a tree holds inodes: subvolumes, relocation trees, the data relocation tree.
+fn has_inodes(tree: u64) -> bool {
+    objectid::is_fs_tree(tree) || [objectid::TREE_RELOC, objectid::DATA_RELOC_TREE].contains(&tree)
+}

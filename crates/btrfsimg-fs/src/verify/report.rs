@@ -1,0 +1,71 @@
+//! Passing findings on, in order, and counting them.
+
+use btrfsimg_ondisk::Severity;
+
+use super::finding::{Finding, Findings};
+
+/// What verify found, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Findings that mean corruption, without consequences.
+    pub errors: u64,
+    /// Findings that do not.
+    pub warnings: u64,
+    /// Findings that may only follow from an earlier one.
+    pub consequences: u64,
+    /// Tree blocks read, each once.
+    pub tree_blocks: u64,
+    /// Trees walked.
+    pub trees: u64,
+    /// Inodes seen, in each subvolume that holds them.
+    pub inodes: u64,
+    /// Extents in the extent tree.
+    pub extents: u64,
+    /// Bytes of data compared with their checksums, all copies counted.
+    pub data_bytes: u64,
+}
+
+impl Summary {
+    /// Whether nothing means corruption.
+    pub fn is_sound(&self) -> bool {
+        self.errors == 0
+    }
+}
+
+/// Where findings go.
+pub(super) struct Report<'a> {
+    sink: &'a mut dyn FnMut(&Finding),
+    pub(super) summary: Summary,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(sink: &'a mut dyn FnMut(&Finding)) -> Report<'a> {
+        Report { sink, summary: Summary::default() }
+    }
+
+    pub(super) fn emit(&mut self, finding: &Finding) {
+        match finding.severity() {
+            Severity::Warning => self.summary.warnings += 1,
+            _ if finding.consequence => self.summary.consequences += 1,
+            _ => self.summary.errors += 1,
+        }
+        (self.sink)(finding);
+    }
+
+    pub(super) fn absorb(&mut self, findings: Findings) {
+        self.summary.errors += findings.more_errors;
+        self.summary.warnings += findings.more_warnings;
+        findings.list.iter().for_each(|f| self.emit(f));
+    }
+
+    /// Passes findings on as consequences, if something came before that they may follow from.
+    pub(super) fn absorb_as(&mut self, consequence: bool, mut findings: Findings) {
+        if consequence {
+            self.summary.consequences += findings.more_errors;
+            findings.more_errors = 0;
+            findings.list.iter_mut().for_each(|f| f.consequence = true);
+        }
+        self.absorb(findings);
+    }
+}

@@ -1,0 +1,272 @@
+//! The root tree: which trees there are, and how subvolumes hang together (ROOT-08 to ROOT-15).
+
+use std::collections::BTreeMap;
+
+use btrfsimg_ondisk::{
+    BackRef, BlockContext, DirItems, FileExtent, Item, Key, KeyType, Logical, RootItem, RootRefHead,
+    Superblock, compat_ro, objectid, root_flags,
+};
+use zerocopy::FromBytes;
+
+use super::finding::{Findings, Place};
+use super::image::Block;
+use super::inodes::SubvolumeEntry;
+use super::usage::User;
+use super::walk::Tree;
+
+/// What the root tree holds.
+#[derive(Default)]
+pub(super) struct RootTree {
+    pub(super) roots: Vec<Root>,
+    /// ROOT_REF, by (parent, child).
+    refs: Vec<Link>,
+    /// ROOT_BACKREF, by (child, parent).
+    backrefs: Vec<Link>,
+    orphans: Vec<u64>,
+    default: Option<(u64, Place)>,
+    /// Data extents of inodes in the root tree: those of v1 space caches.
+    pub(super) data: Vec<(User, u64, Place)>,
+}
+
+/// A root item.
+pub(super) struct Root {
+    pub(super) key: Key,
+    pub(super) item: RootItem,
+    pub(super) place: Place,
+}
+
+/// One of the two references of a subvolume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Link {
+    parent: u64,
+    child: u64,
+    dir: u64,
+    index: u64,
+    name: Vec<u8>,
+}
+
+impl Root {
+    /// The tree to walk.
+    pub(super) fn tree(&self) -> Tree {
+        let progress = self.item.drop_progress.get();
+        let dropping = progress.objectid != 0 && self.item.refs == 0;
+        Tree {
+            id: self.key.objectid,
+            root: Logical(self.item.bytenr.get()),
+            level: self.item.level,
+            generation: self.item.generation.get(),
+            drop: dropping.then_some((progress, self.item.drop_level)),
+        }
+    }
+
+    pub(super) fn is_subvolume(&self) -> bool {
+        objectid::is_fs_tree(self.key.objectid)
+    }
+
+    /// Whether its deletion is under way.
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_subvolume() && self.item.refs == 0
+    }
+}
+
+impl RootTree {
+    /// Takes in a leaf.
+    pub(super) fn leaf(&mut self, block: &Block, ctx: &BlockContext) {
+        block.for_each_item(ctx, |slot, item| {
+            let place = || Place::item(block.tree, block.logical, slot, item.key);
+            match item.key.key_type {
+                KeyType::ROOT_ITEM => {
+                    if let Some(root) = RootItem::parse(item.data) {
+                        self.roots.push(Root { key: item.key, item: root, place: place() });
+                    }
+                }
+                KeyType::ROOT_REF => self.refs.extend(link(&item, item.key.objectid, item.key.offset)),
+                KeyType::ROOT_BACKREF => {
+                    self.backrefs.extend(link(&item, item.key.offset, item.key.objectid));
+                }
+                KeyType::ORPHAN_ITEM => self.orphans.push(item.key.offset),
+                KeyType::DIR_ITEM => self.default_entry(&item, ctx, &place()),
+                KeyType::EXTENT_DATA => self.extent_data(block, &item, place()),
+                _ => {}
+            }
+        });
+    }
+
+    fn default_entry(&mut self, item: &Item<'_>, ctx: &BlockContext, place: &Place) {
+        let entries = DirItems::parse(item.key, item.data, ctx.nodesize);
+        for entry in entries.into_iter().flatten().filter(|e| e.name == b"default") {
+            self.default = Some((entry.location.objectid, place.clone()));
+        }
+    }
+
+    fn extent_data(&mut self, block: &Block, item: &Item<'_>, place: Place) {
+        let Ok(extent) = FileExtent::parse(item.data) else { return };
+        let (Some((at, len)), Some(range)) = (extent.disk_extent(), extent.range()) else { return };
+        let back = BackRef::Data {
+            root: block.owner,
+            objectid: item.key.objectid,
+            offset: item.key.offset.wrapping_sub(range.offset.get()),
+        };
+        self.data.push((User { extent: at.0, back }, len, place));
+    }
+
+    pub(super) fn append(&mut self, other: RootTree) {
+        self.roots.extend(other.roots);
+        self.refs.extend(other.refs);
+        self.backrefs.extend(other.backrefs);
+        self.orphans.extend(other.orphans);
+        self.default = self.default.take().or(other.default);
+        self.data.extend(other.data);
+    }
+
+    pub(super) fn find(&self, tree: u64) -> Option<&Root> {
+        self.roots.iter().find(|r| r.key.objectid == tree)
+    }
+
+    /// ROOT-09, ROOT-11, ROOT-13, ROOT-15: what needs no other tree.
+    pub(super) fn judge(&self, sb: &Superblock, findings: &mut Findings) {
+        let optional = [
+            (objectid::FREE_SPACE_TREE, compat_ro::FREE_SPACE_TREE),
+            (objectid::BLOCK_GROUP_TREE, compat_ro::BLOCK_GROUP_TREE),
+        ];
+        let always = [
+            objectid::EXTENT_TREE,
+            objectid::DEV_TREE,
+            objectid::FS_TREE,
+            objectid::CSUM_TREE,
+            objectid::DATA_RELOC_TREE,
+        ];
+        let flagged = optional.iter().filter(|(_, bit)| sb.has_compat_ro(*bit)).map(|(tree, _)| *tree);
+        for tree in always.into_iter().chain(flagged) {
+            if self.find(tree).is_none() {
+                findings.add(
+                    "ROOT-09",
+                    Place::tree(objectid::ROOT_TREE),
+                    format!("no root item of tree {}", objectid::Printed(tree)),
+                );
+            }
+        }
+        for root in self.roots.iter().filter(|r| r.is_subvolume()) {
+            if root.is_dead() && !self.orphans.contains(&root.key.objectid) {
+                findings.add("ROOT-11", root.place.clone(), "deleted subvolume without an orphan item");
+            }
+            let writable = root.item.flags.get() & root_flags::RDONLY == 0;
+            if writable && root.item.received_uuid != [0; 16] && !root.is_dead() {
+                findings.add("ROOT-15", root.place.clone(), "writable subvolume with a received uuid");
+            }
+        }
+        if let Some((id, place)) = &self.default
+            && self.find(*id).is_none_or(Root::is_dead)
+        {
+            findings.add("ROOT-13", place.clone(), format!("default subvolume {id} does not exist"));
+        }
+    }
+
+    /// ROOT-10: references, back references and directory entries of subvolumes. `entries` are those of each tree.
+    pub(super) fn judge_links(&self, entries: &BTreeMap<u64, Vec<SubvolumeEntry>>, findings: &mut Findings) {
+        let mut fault = |child: u64, reason: String| {
+            let place = self.find(child).map_or(Place::tree(child), |r| r.place.clone());
+            findings.add("ROOT-10", place, reason);
+        };
+        for root in self.roots.iter().filter(|r| r.is_subvolume() && r.key.objectid != objectid::FS_TREE) {
+            let id = root.key.objectid;
+            let count = self.backrefs.iter().filter(|l| l.child == id).count();
+            let expect = usize::from(!root.is_dead());
+            if count != expect {
+                fault(id, format!("subvolume {id} has {count} ROOT_BACKREFs, expect {expect}"));
+            }
+        }
+        for link in &self.backrefs {
+            if !self.refs.contains(link) {
+                fault(
+                    link.child,
+                    format!("no ROOT_REF for the ROOT_BACKREF of {} in {}", link.child, link.parent),
+                );
+            }
+        }
+        for link in &self.refs {
+            if !self.backrefs.contains(link) {
+                fault(
+                    link.child,
+                    format!("no ROOT_BACKREF for the ROOT_REF of {} in {}", link.child, link.parent),
+                );
+            }
+            let Some(entries) = entries.get(&link.parent) else { continue };
+            for index in [None, Some(link.index)] {
+                let wanted =
+                    SubvolumeEntry { dir: link.dir, name: link.name.clone(), target: link.child, index };
+                if entries.binary_search(&wanted).is_err() {
+                    let what = if index.is_some() { "DIR_INDEX" } else { "DIR_ITEM" };
+                    let name = link.name.escape_ascii();
+                    fault(
+                        link.child,
+                        format!("no {what} '{name}' in directory {} of tree {}", link.dir, link.parent),
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn link(item: &Item<'_>, parent: u64, child: u64) -> Option<Link> {
+    let (head, rest) = RootRefHead::read_from_prefix(item.data).ok()?;
+    let name = rest.get(..usize::from(head.name_len.get()))?.to_vec();
+    Some(Link { parent, child, dir: head.dirid.get(), index: head.sequence.get(), name })
+}
+
+/// The UUID tree: `(is it a received one, uuid, subvolumes)`.
+#[derive(Default)]
+pub(super) struct UuidTree {
+    items: Vec<(bool, [u8; 16], Vec<u64>)>,
+}
+
+impl UuidTree {
+    pub(super) fn leaf(&mut self, block: &Block, ctx: &BlockContext) {
+        block.for_each_item(ctx, |_, item| {
+            let received = match item.key.key_type {
+                KeyType::UUID_SUBVOL => false,
+                KeyType::UUID_RECEIVED_SUBVOL => true,
+                _ => return,
+            };
+            let mut uuid = [0; 16];
+            uuid[..8].copy_from_slice(&item.key.objectid.to_le_bytes());
+            uuid[8..].copy_from_slice(&item.key.offset.to_le_bytes());
+            let ids = item.data.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b)).collect();
+            self.items.push((received, uuid, ids));
+        });
+    }
+
+    pub(super) fn append(&mut self, other: UuidTree) {
+        self.items.extend(other.items);
+    }
+
+    /// ROOT-14.
+    pub(super) fn judge(&self, roots: &RootTree, complete: bool, findings: &mut Findings) {
+        let place = || Place::tree(objectid::UUID_TREE);
+        for (received, uuid, ids) in &self.items {
+            for id in ids {
+                let matches = roots
+                    .find(*id)
+                    .is_some_and(|r| *uuid == if *received { r.item.received_uuid } else { r.item.uuid });
+                if !matches {
+                    findings.add(
+                        "ROOT-14",
+                        place(),
+                        format!("uuid item names subvolume {id}, which has another"),
+                    );
+                }
+            }
+        }
+        let live = roots.roots.iter().filter(|r| r.is_subvolume() && !r.is_dead());
+        for root in live.filter(|_| complete) {
+            let id = root.key.objectid;
+            for (received, uuid) in [(false, root.item.uuid), (true, root.item.received_uuid)] {
+                let listed =
+                    self.items.iter().any(|(r, u, ids)| *r == received && *u == uuid && ids.contains(&id));
+                if uuid != [0; 16] && !listed {
+                    findings.add("ROOT-14", place(), format!("no uuid item for subvolume {id}"));
+                }
+            }
+        }
+    }
+}
