@@ -19,10 +19,13 @@ pub mod chunk_map;
 pub mod device;
 mod error;
 pub mod export;
+pub mod import;
 pub mod lookup;
 pub mod mkfs;
 pub mod read;
 pub mod tree;
 pub mod txn;
+pub mod verify;
+pub mod write;
 
 pub use error::{Corrupt, CorruptBlock, Error, Result};

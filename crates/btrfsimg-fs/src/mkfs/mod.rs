@@ -3,6 +3,10 @@
 //! The first transaction starts from nothing: two chunks and empty trees in memory, then a few items. What else an
 //! image holds goes in through the same transaction, and its one commit writes the first superblock.
 
+mod image;
+
+pub use image::{ImageOptions, Made, make_image};
+
 use btrfsimg_ondisk::{
     CsumType, InodeItem, Key, KeyType, RootItem, Timespec, Uuid, block_group_flags as bg, compat_ro,
     incompat, inode_flags, objectid, write_dir_entry, write_inode_ref,

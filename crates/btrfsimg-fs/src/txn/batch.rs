@@ -27,6 +27,14 @@ impl ItemBatch {
         self.push_with(key, |out| out.extend_from_slice(data));
     }
 
+    /// Replaces the data of item `i` by others of the same length.
+    ///
+    /// # Panics
+    /// When the length differs.
+    pub fn replace_data(&mut self, i: usize, data: &[u8]) {
+        self.data[self.items[i].1.clone()].copy_from_slice(data);
+    }
+
     /// Adds all items of `other`.
     pub fn append(&mut self, other: &ItemBatch) {
         let base = self.data.len();

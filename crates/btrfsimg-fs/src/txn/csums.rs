@@ -22,7 +22,8 @@ fn csum_key(at: u64) -> Key {
 }
 
 impl Transaction<'_> {
-    fn csum_width(&self) -> usize {
+    /// Bytes of the checksum of a sector.
+    pub fn csum_width(&self) -> usize {
         self.volume.store.ctx().csum.width()
     }
 

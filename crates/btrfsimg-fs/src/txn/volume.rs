@@ -136,6 +136,9 @@ fn check_writable(store: &BlockStore) -> Result<()> {
     if unknown != 0 {
         return unsupported(format!("incompatible feature {}", incompat_names(unknown).join(", ")));
     }
+    if !sb.has_incompat(incompat::NO_HOLES) {
+        return unsupported("explicit holes (without the feature NO_HOLES)".to_owned());
+    }
     let unknown = sb.compat_ro_flags.get() & !COMPAT_RO_KNOWN;
     if unknown != 0 {
         return unsupported(format!("read-only compatible feature {}", compat_ro_names(unknown).join(", ")));

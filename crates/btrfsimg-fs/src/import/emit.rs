@@ -1,0 +1,338 @@
+//! What was read goes into the image: data are placed, items built, in the order of the walk.
+
+use btrfsimg_compress::Algorithm;
+use btrfsimg_ondisk::{InodeItem, Key, KeyType, objectid};
+use zerocopy::IntoBytes as _;
+
+use super::walk::{Listing, Node, Ready, Role};
+use super::worker::Done;
+use super::{Failure, Importer, Pending, Report, own_property};
+use crate::error::Result;
+use crate::lookup::Place;
+use crate::write::create::push_symlink;
+use crate::write::data::{Placement, place, push_extents};
+use crate::write::encode::{EncodedData, EncodedExtent};
+use crate::write::inode::{COMPRESSION_XATTR, Xattr, push_inode, push_xattrs, xattr_fits};
+use crate::write::names;
+use crate::write::xattr::feature_of;
+
+/// Bytes of items that are gathered before they go into the tree.
+const ITEMS_BYTES: usize = 128 << 10;
+
+/// A large file that is being put together.
+pub(super) struct Current {
+    node: Node,
+    inode: InodeItem,
+    nbytes: u64,
+    /// Where its bytes ended, if before its size.
+    short: Option<u64>,
+    failed: Option<String>,
+}
+
+impl Importer<'_, '_> {
+    /// Puts in all that is at the front of the queue and whose results are there.
+    pub(super) fn emit_arrived(&mut self, current: &mut Option<Current>) -> Result<()> {
+        loop {
+            let waits_for = match self.pending.front() {
+                None => return Ok(()),
+                Some(Pending::Nodes { job, .. }) => *job,
+                Some(Pending::LargePiece { job, .. }) => Some(*job),
+                Some(Pending::LargeStart { .. } | Pending::LargeEnd) => None,
+            };
+            let done = match waits_for {
+                None => None,
+                Some(job) => match self.arrived.remove(&job) {
+                    None => return Ok(()),
+                    done => done,
+                },
+            };
+            match (self.pending.pop_front(), done) {
+                (Some(Pending::Nodes { nodes, .. }), done) => self.emit_nodes(nodes, done)?,
+                (Some(Pending::LargeStart { node, xattrs }), _) => {
+                    *current = Some(self.start_file(node, xattrs)?)
+                }
+                (Some(Pending::LargePiece { end, .. }), Some(done)) => {
+                    self.add_piece(current.as_mut(), done, end)?
+                }
+                (Some(Pending::LargeEnd), _) => {
+                    if let Some(current) = current.take() {
+                        self.end_file(current)?;
+                    }
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn emit_nodes(&mut self, nodes: Vec<Ready>, done: Option<Done>) -> Result<()> {
+        let done = done.unwrap_or_else(|| Done { id: 0, data: EncodedData::default(), files: Vec::new() });
+        let extents: Vec<&EncodedExtent> = done.files.iter().flatten().flat_map(|f| &f.extents).collect();
+        let placement = place(self.tx, &done.data, &extents)?;
+        self.report.bytes_stored += done.data.data.len() as u64;
+        let mut files = done.files.into_iter();
+        for node in nodes {
+            match node {
+                Ready::Directory(node, listing, xattrs) => self.emit_directory(&node, &listing, xattrs)?,
+                Ready::Symlink(node, target, xattrs) => self.emit_symlink(&node, &target, xattrs)?,
+                Ready::Special(node, xattrs) => {
+                    self.report.others += 1;
+                    let (inode, xattrs) = self.inode_and_xattrs(&node, xattrs, 0, 0);
+                    self.push_first_items(&node, &inode, &xattrs);
+                }
+                Ready::Merged => self.report.directories += 1,
+                Ready::Lost(node) => self.lost.push(node),
+                Ready::File(node, _) => match files.next() {
+                    Some(Ok(file)) => {
+                        if file.size < node.stat.size {
+                            self.fail_short(&node, file.size);
+                        }
+                        self.emit_file(&node, file.xattrs, file.size, &done.data, &placement, &file.extents)?;
+                    }
+                    Some(Err(error)) => {
+                        self.walker.fail(&node.relative(), &error.to_string());
+                        self.lost.push(node);
+                    }
+                    None => {}
+                },
+            }
+            if self.items.data_len() > ITEMS_BYTES {
+                self.flush_items()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn emit_file(
+        &mut self,
+        node: &Node,
+        xattrs: Vec<Xattr>,
+        size: u64,
+        data: &EncodedData,
+        placement: &Placement,
+        extents: &[EncodedExtent],
+    ) -> Result<()> {
+        self.report.files += 1;
+        self.report.bytes_read += size;
+        // Checksums are left out where the flags say so; the flags do not depend on the contents.
+        let (mut inode, xattrs) = self.inode_and_xattrs(node, xattrs, size, 0);
+        let mut after = std::mem::take(&mut self.items);
+        let at = after.len();
+        self.push_first_items_into(&mut after, node, &inode, &xattrs);
+        inode.nbytes = self.push_file_extents(&mut after, node, &inode, data, placement, extents)?.into();
+        after.replace_data(at, inode.as_bytes());
+        self.items = after;
+        Ok(())
+    }
+
+    fn push_file_extents(
+        &mut self,
+        items: &mut crate::txn::ItemBatch,
+        node: &Node,
+        inode: &InodeItem,
+        data: &EncodedData,
+        placement: &Placement,
+        extents: &[EncodedExtent],
+    ) -> Result<u64> {
+        for algorithm in Algorithm::ALL {
+            if extents.iter().any(|e| e.compression == algorithm.code()) {
+                self.tx.set_incompat(feature_of(algorithm));
+            }
+        }
+        let owner = crate::write::data::Owner { tree: self.tree, ino: node.ino, flags: inode.flags.get() };
+        push_extents(self.tx, items, &owner, data, placement, extents)
+    }
+
+    fn emit_symlink(&mut self, node: &Node, target: &[u8], xattrs: Vec<Xattr>) -> Result<()> {
+        self.report.others += 1;
+        let len = target.len() as u64;
+        let (inode, xattrs) = self.inode_and_xattrs(node, xattrs, len, len);
+        self.push_first_items(node, &inode, &xattrs);
+        push_symlink(&mut self.items, node.ino, self.tx.transid(), target);
+        Ok(())
+    }
+
+    fn emit_directory(&mut self, node: &Node, listing: &Listing, xattrs: Vec<Xattr>) -> Result<()> {
+        self.report.directories += 1;
+        let (inode, xattrs) = self.inode_and_xattrs(node, xattrs, listing.size(), 0);
+        if node.role == Role::Adopt {
+            self.flush_items()?;
+            let key = Key::new(node.ino, KeyType::INODE_ITEM, 0);
+            self.tx.replace(self.tree, key, inode.as_bytes())?;
+            push_xattrs(&mut self.items, node.ino, self.tx.transid(), &xattrs);
+        } else {
+            self.push_first_items(node, &inode, &xattrs);
+        }
+        let (transid, tree) = (self.tx.transid(), self.tree);
+        let (items, tx) = (&mut self.items, &mut *self.tx);
+        listing.items(node.ino, transid, |key, data| {
+            items.push(key, data);
+            if items.data_len() > ITEMS_BYTES {
+                tx.insert_batch(tree, items)?;
+                items.clear();
+            }
+            Ok(())
+        })
+    }
+
+    /// The inode item, and the xattrs that it keeps: its own property or the inherited one, and none that no leaf
+    /// holds.
+    fn inode_and_xattrs(
+        &mut self,
+        node: &Node,
+        xattrs: Vec<Xattr>,
+        size: u64,
+        nbytes: u64,
+    ) -> (InodeItem, Vec<Xattr>) {
+        let (flags, property) = own_property(node.stat.attributes.flags, node.property.as_ref(), &xattrs);
+        let nodesize = self.tx.nodesize() as usize;
+        let mut kept = Vec::with_capacity(xattrs.len() + 1);
+        for (name, value) in xattrs {
+            if name == COMPRESSION_XATTR {
+                continue;
+            }
+            if xattr_fits(&name, &value, nodesize) {
+                kept.push((name, value));
+            } else {
+                let reason =
+                    format!("xattr {} of {} bytes is too large", String::from_utf8_lossy(&name), value.len());
+                self.walker.fail(&node.relative(), &reason);
+            }
+        }
+        if let Some(property) = property {
+            property.algorithm().inspect(|a| self.tx.set_incompat(feature_of(*a)));
+            kept.push((COMPRESSION_XATTR.to_vec(), property.as_bytes().to_vec()));
+        }
+        let mut attributes = node.stat.attributes.clone();
+        attributes.flags = flags;
+        (attributes.inode_item(self.tx.transid(), size, nbytes), kept)
+    }
+
+    fn push_first_items(&mut self, node: &Node, inode: &InodeItem, xattrs: &[Xattr]) {
+        let mut items = std::mem::take(&mut self.items);
+        self.push_first_items_into(&mut items, node, inode, xattrs);
+        self.items = items;
+    }
+
+    fn push_first_items_into(
+        &self,
+        items: &mut crate::txn::ItemBatch,
+        node: &Node,
+        inode: &InodeItem,
+        xattrs: &[Xattr],
+    ) {
+        let name = self.names.get(&node.ino).map_or(node.name.as_bytes(), Vec::as_slice);
+        push_inode(items, node.ino, inode, node.parent, node.index, name);
+        push_xattrs(items, node.ino, self.tx.transid(), xattrs);
+    }
+
+    fn start_file(&mut self, node: Node, xattrs: Vec<Xattr>) -> Result<Current> {
+        let (inode, xattrs) = self.inode_and_xattrs(&node, xattrs, node.stat.size, 0);
+        self.push_first_items(&node, &inode, &xattrs);
+        Ok(Current { node, inode, nbytes: 0, short: None, failed: None })
+    }
+
+    fn add_piece(&mut self, current: Option<&mut Current>, mut done: Done, end: u64) -> Result<()> {
+        let (Some(current), Some(piece)) = (current, done.files.pop()) else { return Ok(()) };
+        let piece = match piece {
+            Ok(piece) => piece,
+            Err(error) => {
+                current.failed.get_or_insert(error.to_string());
+                return Ok(());
+            }
+        };
+        // What comes behind a short piece was not there when that was read.
+        if current.short.is_some() || current.failed.is_some() {
+            return Ok(());
+        }
+        if piece.size < end {
+            current.short = Some(piece.size);
+        }
+        let placement = place(self.tx, &done.data, &piece.extents.iter().collect::<Vec<_>>())?;
+        self.report.bytes_stored += done.data.data.len() as u64;
+        let mut items = std::mem::take(&mut self.items);
+        let (node, inode) = (&current.node, &current.inode);
+        current.nbytes +=
+            self.push_file_extents(&mut items, node, inode, &done.data, &placement, &piece.extents)?;
+        self.items = items;
+        if self.items.data_len() > ITEMS_BYTES { self.flush_items() } else { Ok(()) }
+    }
+
+    fn end_file(&mut self, mut current: Current) -> Result<()> {
+        self.flush_items()?;
+        if let Some(reason) = current.failed {
+            self.walker.fail(&current.node.relative(), &reason);
+            self.lost.push(current.node);
+            return Ok(());
+        }
+        if let Some(size) = current.short {
+            self.fail_short(&current.node, size);
+            current.inode.size = size.into();
+        }
+        self.report.files += 1;
+        self.report.bytes_read += current.inode.size.get();
+        current.inode.nbytes = current.nbytes.into();
+        let key = Key::new(current.node.ino, KeyType::INODE_ITEM, 0);
+        self.tx.replace(self.tree, key, current.inode.as_bytes())
+    }
+
+    fn fail_short(&mut self, node: &Node, size: u64) {
+        let reason = format!("shrank while it was read: {size} of {} bytes are in the image", node.stat.size);
+        self.walker.fail(&node.relative(), &reason);
+    }
+
+    pub(super) fn flush_items(&mut self) -> Result<()> {
+        self.tx.insert_batch(self.tree, &self.items)?;
+        self.items.clear();
+        Ok(())
+    }
+
+    /// What could not be done in the order of the walk: further names of inodes, and names of files that turned out
+    /// to be unreadable.
+    pub(super) fn finish(mut self) -> Result<Report> {
+        let lost: Vec<u64> = self.lost.iter().map(|n| n.ino).collect();
+        let links = std::mem::take(&mut self.walker.extra_links);
+        let mut counts = std::collections::BTreeMap::new();
+        for link in &links {
+            if lost.contains(&link.ino) {
+                let dir = Place { tree: self.tree, ino: link.parent };
+                names::remove_entry(self.tx, dir, &link.name, link.index)?;
+                continue;
+            }
+            let place = Place { tree: self.tree, ino: link.ino };
+            names::add_inode_ref(self.tx, place, link.parent, link.index, &link.name)?;
+            *counts.entry(link.ino).or_insert(0u32) += 1;
+        }
+        for (ino, count) in counts {
+            self.set_link_count(ino, count + 1)?;
+        }
+        for node in std::mem::take(&mut self.lost) {
+            self.remove_lost(&node)?;
+        }
+        if self.tree != objectid::ROOT_TREE {
+            self.tx.touch_subvolume(self.tree)?;
+        }
+        self.report.failures.append(&mut self.walker.failures);
+        self.report.failures.sort_by(|a: &Failure, b| a.path.cmp(&b.path));
+        Ok(self.report)
+    }
+
+    /// An imported inode's times are the source's: its number of names changes nothing else.
+    fn set_link_count(&mut self, ino: u64, nlink: u32) -> Result<()> {
+        let place = Place { tree: self.tree, ino };
+        let mut inode = crate::lookup::inode(self.tx, place)?;
+        inode.nlink = nlink.into();
+        self.tx.replace(self.tree, place.key(KeyType::INODE_ITEM, 0), inode.as_bytes())
+    }
+
+    /// Takes the name of a file that could not be read out of its directory, whose times stay the source's.
+    fn remove_lost(&mut self, node: &Node) -> Result<()> {
+        let dir = Place { tree: self.tree, ino: node.parent };
+        let name = self.names.get(&node.ino).cloned().unwrap_or_else(|| node.name.as_bytes().to_vec());
+        let before = crate::lookup::inode(self.tx, dir)?;
+        names::remove_entry(self.tx, dir, &name, node.index)?;
+        names::drop_inode(self.tx, Place { tree: self.tree, ino: node.ino })?;
+        let mut after = crate::lookup::inode(self.tx, dir)?;
+        (after.mtime, after.ctime, after.sequence) = (before.mtime, before.ctime, before.sequence);
+        self.tx.replace(self.tree, dir.key(KeyType::INODE_ITEM, 0), after.as_bytes())
+    }
+}

@@ -1,0 +1,213 @@
+//! What the host says of files: stat, directory entries, xattrs, contents with holes.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use btrfsimg_ondisk::Timespec;
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
+
+use crate::write::inode::{Attributes, Xattr};
+
+/// Longest relative path that goes to the kernel in one call.
+const PATH_PIECE: usize = 4000;
+
+/// A directory of the source, by its path from the top.
+#[derive(Debug)]
+pub(super) struct SourceDir {
+    /// Path from the top, without a leading slash; empty for the top itself.
+    pub(super) relative: Vec<u8>,
+}
+
+impl SourceDir {
+    /// The path of an entry from the top.
+    pub(super) fn join(&self, name: &[u8]) -> Vec<u8> {
+        let slash: &[u8] = if self.relative.is_empty() { b"" } else { b"/" };
+        [&self.relative, slash, name].concat()
+    }
+}
+
+/// The top of a source tree.
+pub(super) struct Source {
+    top: OwnedFd,
+    pub(super) path: PathBuf,
+}
+
+impl Source {
+    /// Opens the directory at `path`.
+    pub(super) fn open(path: PathBuf) -> io::Result<Source> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = rustix::fs::open(&path, flags, Mode::empty())?;
+        Ok(Source { top, path })
+    }
+
+    /// Opens a directory below the top, piece by piece where its path is long.
+    pub(super) fn open_dir(&self, dir: &SourceDir) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mut rest = dir.relative.as_slice();
+        let mut at = rustix::fs::openat(&self.top, c".", flags, Mode::empty())?;
+        while !rest.is_empty() {
+            let piece = match rest.len() {
+                0..=PATH_PIECE => rest,
+                _ => &rest[..rest[..PATH_PIECE].iter().rposition(|b| *b == b'/').unwrap_or(PATH_PIECE)],
+            };
+            at = rustix::fs::openat(&at, piece, flags, Mode::empty())?;
+            rest = rest.get(piece.len() + 1..).unwrap_or_default();
+        }
+        Ok(at)
+    }
+}
+
+/// What stat says of an entry.
+#[derive(Clone, Debug)]
+pub(super) struct Stat {
+    pub(super) attributes: Attributes,
+    pub(super) device: (u32, u32),
+    pub(super) ino: u64,
+    pub(super) nlink: u32,
+    pub(super) size: u64,
+    /// Bytes that it takes on its file system.
+    pub(super) allocated: u64,
+}
+
+/// Stat of an entry of `dir`, or of `dir` itself when `name` is empty. Symlinks are not followed.
+pub(super) fn stat(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
+    let at = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+    let x = rustix::fs::statx(dir, name, at, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+    let time = |t: rustix::fs::StatxTimestamp| Timespec::new(t.tv_sec, t.tv_nsec);
+    let (ctime, mtime) = (time(x.stx_ctime), time(x.stx_mtime));
+    let born = x.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let is_device = matches!(x.stx_mode & 0o170_000, 0o020_000 | 0o060_000);
+    let rdev = (u64::from(x.stx_rdev_major) << 20) | u64::from(x.stx_rdev_minor);
+    Ok(Stat {
+        attributes: Attributes {
+            mode: u32::from(x.stx_mode),
+            uid: x.stx_uid,
+            gid: x.stx_gid,
+            rdev: if is_device { rdev } else { 0 },
+            flags: 0,
+            atime: time(x.stx_atime),
+            ctime,
+            mtime,
+            otime: if born { time(x.stx_btime) } else { ctime },
+        },
+        device: (x.stx_dev_major, x.stx_dev_minor),
+        ino: x.stx_ino,
+        nlink: x.stx_nlink,
+        size: x.stx_size,
+        allocated: x.stx_blocks * 512,
+    })
+}
+
+/// The names in a directory but "." and "..", sorted by bytes.
+pub(super) fn names(dir: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        if entry.file_name() != c"." && entry.file_name() != c".." {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Opens a regular file for reading.
+pub(super) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match rustix::fs::openat(dir, name, flags | OFlags::NOATIME, Mode::empty()) {
+        // Only the owner may ask for NOATIME.
+        Err(Errno::PERM) => Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?),
+        other => Ok(other?),
+    }
+}
+
+/// Every xattr of an open file or directory.
+pub(super) fn xattrs_of(file: BorrowedFd<'_>) -> io::Result<Vec<Xattr>> {
+    let names = grow(|buf| rustix::fs::flistxattr(file, buf))?;
+    read_xattrs(&names, |name| grow(|buf| rustix::fs::fgetxattr(file, name, buf)))
+}
+
+/// Every xattr of an entry that cannot be opened: a symlink's own, a device's. By its path below /proc, so that
+/// the directory is the one that is open.
+pub(super) fn xattrs_of_entry(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Vec<Xattr>> {
+    use std::os::fd::AsRawFd as _;
+    let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name.to_bytes()].concat();
+    let names = grow(|buf| rustix::fs::llistxattr(path.as_slice(), buf))?;
+    read_xattrs(&names, |name| grow(|buf| rustix::fs::lgetxattr(path.as_slice(), name, buf)))
+}
+
+fn read_xattrs(names: &[u8], value: impl Fn(&CStr) -> io::Result<Vec<u8>>) -> io::Result<Vec<Xattr>> {
+    let mut xattrs = Vec::new();
+    for name in names.split_inclusive(|b| *b == 0).filter_map(|n| CStr::from_bytes_with_nul(n).ok()) {
+        match value(name) {
+            Ok(value) => xattrs.push((name.to_bytes().to_vec(), value)),
+            // It went away since it was listed.
+            Err(e) if e.raw_os_error() == Some(Errno::NODATA.raw_os_error()) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    xattrs.sort_unstable();
+    Ok(xattrs)
+}
+
+/// The bytes that a call of the getxattr family gives, with a buffer that grows until they fit. None where the file
+/// system has no xattrs.
+fn grow(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> io::Result<Vec<u8>> {
+    let mut buf = vec![0; 256];
+    loop {
+        match call(&mut buf) {
+            Ok(len) => {
+                buf.truncate(len);
+                return Ok(buf);
+            }
+            Err(Errno::RANGE) if buf.len() < 1 << 20 => buf.resize(buf.len() * 4, 0),
+            Err(Errno::NOTSUP) => return Ok(Vec::new()),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// The target of a symlink.
+pub(super) fn read_link(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Vec<u8>> {
+    Ok(rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes())
+}
+
+/// A regular file that is open for reading, by several workers where it is large.
+#[derive(Clone, Debug)]
+pub(super) struct SourceFile(pub(super) Arc<OwnedFd>);
+
+impl SourceFile {
+    /// Fills `buf` from `offset`, as far as the file goes. Says how many bytes.
+    pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match rustix::io::pread(&*self.0, &mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    /// The first range of data at or after `from`, as far as the source's file system knows; `None` when only a
+    /// hole is left. File systems that know no holes have one range.
+    pub(super) fn next_data(&self, from: u64, size: u64) -> io::Result<Option<std::ops::Range<u64>>> {
+        if from >= size {
+            return Ok(None);
+        }
+        let start = match rustix::fs::seek(self.0.as_fd(), SeekFrom::Data(from)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => return Ok(None),
+            Err(Errno::INVAL) => return Ok(Some(from..size)),
+            Err(e) => return Err(e.into()),
+        };
+        let end = rustix::fs::seek(self.0.as_fd(), SeekFrom::Hole(start))?;
+        Ok((start < size).then_some(start..end.min(size)))
+    }
+}

@@ -1,0 +1,384 @@
+//! A host directory into an image, with a parallel data path (DESIGN 5).
+//!
+//! One thread walks, places data and builds the trees; workers read, compress and checksum. The walk numbers
+//! inodes in the order in which it meets them, so that a new tree's items come in key order and every leaf is
+//! filled once. Results are taken in the order of the walk, whatever the order in which workers finish.
+
+mod emit;
+mod host;
+mod options;
+mod walk;
+mod worker;
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::CString;
+use std::ops::Range;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use btrfsimg_compress::{Decision, Property, WorkspacePool};
+use btrfsimg_ondisk::inode_flags;
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+pub use options::{Failure, Options, Preserve, Report, Sparse};
+
+use crate::error::{Error, Result};
+use crate::lookup::{Place, highest_inode};
+use crate::txn::{ItemBatch, Transaction};
+use crate::write::encode::{CompressionPolicy, Format};
+use crate::write::inode::{COMPRESSION_XATTR, Inherited, Xattr};
+use crate::write::xattr::inherited_from;
+use host::{Source, SourceFile};
+use walk::{Node, Ready, Role, Walker};
+use worker::{Done, Job, Shared, SmallFile};
+
+/// Files up to this many bytes are read whole by one worker; larger ones go in pieces of this size.
+const PIECE: u64 = 1 << 20;
+/// Files of one job, at most.
+const JOB_FILES: usize = 128;
+/// Entries that wait behind one job, at most.
+const JOB_NODES: usize = 1024;
+
+/// The directory of an image into which a source goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// The empty root directory of a new file system: takes the source's attributes as well.
+    NewRoot(Place),
+    /// An existing directory: entries are added, files of the same name replaced, directories merged.
+    Into(Place),
+}
+
+/// Imports the entries of the host directory `source` into `target`.
+///
+/// What cannot be read is in the report, and the rest is in the image.
+///
+/// # Errors
+/// `Io` when the source itself cannot be read; `NoSpace`, `Corrupt`, `Io` of the image; `Interrupted`.
+pub fn import_tree(
+    tx: &mut Transaction<'_>,
+    source: &Path,
+    target: Target,
+    options: &Options<'_>,
+) -> Result<Report> {
+    let name = source.display().to_string();
+    let (place, role) = match target {
+        Target::NewRoot(place) => (place, Role::Adopt),
+        Target::Into(place) => (place, Role::Merge),
+    };
+    let source = Source::open(source.to_owned()).map_err(Error::io(&name))?;
+    let inherited = if role == Role::Merge { inherited_from(tx, place)? } else { Inherited::default() };
+    let next_ino = highest_inode(tx, place.tree)? + 1;
+    let mut walker = Walker::new(source, options, place.tree, next_ino);
+    walker.start(place.ino, role, inherited, tx).map_err(Error::io(&name))?;
+    run(tx, walker, place.tree, options)
+}
+
+/// Imports the one entry `source` of the host, a directory with all below it or anything else, into the directory
+/// `dir` as `name`, which must not be there.
+///
+/// # Errors
+/// As [`import_tree`]; `Exists`.
+pub fn import_entry(
+    tx: &mut Transaction<'_>,
+    source: &Path,
+    dir: Place,
+    name: &[u8],
+    follow: bool,
+    options: &Options<'_>,
+) -> Result<Report> {
+    let shown = source.display().to_string();
+    let resolved =
+        if follow { std::fs::canonicalize(source).map_err(Error::io(&shown))? } else { source.to_owned() };
+    let (parent, file) =
+        split_path(&resolved).ok_or_else(|| Error::Invalid(format!("{shown}: has no name")))?;
+    let opened = Source::open(parent).map_err(Error::io(&shown))?;
+    let next_ino = highest_inode(tx, dir.tree)? + 1;
+    let mut walker = Walker::new(opened, options, dir.tree, next_ino);
+    let top = walk_top(&walker).map_err(Error::io(&shown))?;
+    let mut stat = host::stat(top.1.as_fd(), &file).map_err(Error::io(&shown))?;
+    walker.settle_attributes(&mut stat.attributes, tx);
+    let property = stat.attributes.inherit(&inherited_from(tx, dir)?);
+    let ino = walker.take_ino();
+    let location = btrfsimg_ondisk::Key::new(ino, btrfsimg_ondisk::KeyType::INODE_ITEM, 0);
+    let index = crate::write::names::add_entry(tx, dir, name, location, stat.attributes.file_type())?;
+    walker.start_with(Node {
+        dir: top.0,
+        name: file,
+        stat,
+        ino,
+        parent: dir.ino,
+        index,
+        role: Role::New,
+        property,
+    });
+    let mut importer_names = HashMap::new();
+    importer_names.insert(ino, name.to_vec());
+    run_named(tx, walker, dir.tree, options, importer_names)
+}
+
+fn walk_top(walker: &Walker<'_>) -> std::io::Result<(std::sync::Arc<host::SourceDir>, std::os::fd::OwnedFd)> {
+    let dir = std::sync::Arc::new(host::SourceDir { relative: Vec::new() });
+    let fd = walker.source.open_dir(&dir)?;
+    Ok((dir, fd))
+}
+
+/// A path's directory and last component.
+fn split_path(path: &Path) -> Option<(PathBuf, CString)> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let file = CString::new(path.file_name()?.as_bytes()).ok()?;
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Some((parent.to_owned(), file))
+}
+
+/// How an inode's data are compressed: by its own property if the source gave it one, else by what it inherited.
+fn decision(
+    policy: &CompressionPolicy,
+    flags: u64,
+    property: Option<&Property>,
+    xattrs: &[Xattr],
+) -> Decision {
+    let (flags, property) = own_property(flags, property, xattrs);
+    policy.decision(flags, property.as_ref())
+}
+
+/// Flags and property of an inode whose source has `xattrs`: the source's own property goes above what it inherits.
+fn own_property(flags: u64, inherited: Option<&Property>, xattrs: &[Xattr]) -> (u64, Option<Property>) {
+    let own = xattrs.iter().find(|(name, _)| name == COMPRESSION_XATTR);
+    let Some(own) = own.and_then(|(_, value)| Property::from_stored(value)) else {
+        return (flags, inherited.cloned());
+    };
+    let rest = flags & !(inode_flags::COMPRESS | inode_flags::NOCOMPRESS);
+    let flag = if own.algorithm().is_some() { inode_flags::COMPRESS } else { inode_flags::NOCOMPRESS };
+    (rest | flag, Some(own))
+}
+
+fn run(tx: &mut Transaction<'_>, walker: Walker<'_>, tree: u64, options: &Options<'_>) -> Result<Report> {
+    run_named(tx, walker, tree, options, HashMap::new())
+}
+
+fn run_named(
+    tx: &mut Transaction<'_>,
+    walker: Walker<'_>,
+    tree: u64,
+    options: &Options<'_>,
+    names: HashMap<u64, Vec<u8>>,
+) -> Result<Report> {
+    let pool = WorkspacePool::new(options.workers);
+    let format = Format {
+        sectorsize: tx.sectorsize() as usize,
+        nodesize: tx.nodesize() as usize,
+        csum: tx.superblock().csum_kind().unwrap_or_default(),
+    };
+    let shared = Shared { pool: &pool, format, sparse: options.sparse, policy: &options.compression };
+    let limit = options.workers.max(1) * 3;
+    std::thread::scope(|scope| {
+        // Made in here, so that they go when this closure ends, however it ends: then the workers end.
+        let (jobs, job_queue) = bounded(limit);
+        let (results, done) = bounded(limit);
+        for _ in 0..options.workers.max(1) {
+            let (job_queue, results) = (job_queue.clone(), results.clone());
+            let shared = &shared;
+            scope.spawn(move || worker::run(shared, &job_queue, &results));
+        }
+        drop((job_queue, results));
+        let mut importer = Importer {
+            tx,
+            tree,
+            walker,
+            options,
+            names,
+            items: ItemBatch::new(),
+            pending: VecDeque::new(),
+            arrived: HashMap::new(),
+            next_job: 0,
+            in_flight: 0,
+            limit,
+            large: None,
+            walked: false,
+            lost: Vec::new(),
+            report: Report::default(),
+        };
+        importer.drive(&jobs, &done)?;
+        importer.finish()
+    })
+}
+
+/// What waits for its turn to go into the image, in the order of the walk.
+enum Pending {
+    /// Entries, with the job that reads the regular files among them.
+    Nodes { job: Option<u64>, nodes: Vec<Ready> },
+    /// A large file begins.
+    LargeStart { node: Node, xattrs: Vec<Xattr> },
+    /// A piece of it, whose bytes are expected to reach `end`.
+    LargePiece { job: u64, end: u64 },
+    /// It ends.
+    LargeEnd,
+}
+
+/// A large file whose pieces are being handed out.
+struct LargeFile {
+    file: SourceFile,
+    size: u64,
+    next: u64,
+    decision: Decision,
+}
+
+struct Importer<'i, 'v> {
+    tx: &'i mut Transaction<'v>,
+    tree: u64,
+    walker: Walker<'i>,
+    options: &'i Options<'i>,
+    /// Names in the image that differ from the source's, by inode.
+    names: HashMap<u64, Vec<u8>>,
+    items: ItemBatch,
+    pending: VecDeque<Pending>,
+    arrived: HashMap<u64, Done>,
+    next_job: u64,
+    in_flight: usize,
+    limit: usize,
+    large: Option<LargeFile>,
+    walked: bool,
+    /// Regular files that could not be read: their names go again.
+    lost: Vec<Node>,
+    report: Report,
+}
+
+impl Importer<'_, '_> {
+    fn drive(&mut self, jobs: &Sender<(u64, Job)>, done: &Receiver<Done>) -> Result<()> {
+        let mut current = None;
+        loop {
+            if self.options.cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
+                return Err(Error::Interrupted);
+            }
+            if self.in_flight < self.limit && !self.walked {
+                self.schedule(jobs)?;
+            }
+            while let Ok(result) = done.try_recv() {
+                self.arrive(result);
+            }
+            self.emit_arrived(&mut current)?;
+            match self.pending.front() {
+                None if self.walked => return self.flush_items(),
+                None => {}
+                Some(_) if self.in_flight < self.limit && !self.walked => {}
+                Some(_) => match done.recv() {
+                    Ok(result) => self.arrive(result),
+                    Err(_) => return Err(Error::Invalid("a worker thread ended early".to_owned())),
+                },
+            }
+        }
+    }
+
+    fn arrive(&mut self, result: Done) {
+        self.in_flight -= 1;
+        self.arrived.insert(result.id, result);
+    }
+
+    fn send(&mut self, jobs: &Sender<(u64, Job)>, job: Job) -> Result<u64> {
+        let id = self.next_job;
+        self.next_job += 1;
+        self.in_flight += 1;
+        jobs.send((id, job)).map_err(|_| Error::Invalid("the worker threads ended early".to_owned()))?;
+        Ok(id)
+    }
+
+    /// Hands out one job more: the next piece of a large file, or the next entries of the walk.
+    fn schedule(&mut self, jobs: &Sender<(u64, Job)>) -> Result<()> {
+        if self.large.is_some() {
+            return self.schedule_piece(jobs);
+        }
+        let (mut nodes, mut files, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut large = None;
+        while files.len() < JOB_FILES && nodes.len() < JOB_NODES && bytes < PIECE {
+            let Some(ready) = self.walker.next(self.tx)? else {
+                self.walked = true;
+                break;
+            };
+            if let Ready::File(node, dir) = &ready {
+                if node.stat.size > PIECE {
+                    large = Some(ready);
+                    break;
+                }
+                bytes += node.stat.size;
+                files.push(self.small_file(node, dir));
+            }
+            nodes.push(ready);
+        }
+        if !nodes.is_empty() {
+            let job = if files.is_empty() { None } else { Some(self.send(jobs, Job::Files(files))?) };
+            self.pending.push_back(Pending::Nodes { job, nodes });
+        }
+        match large {
+            Some(Ready::File(node, dir)) => self.start_large(node, &dir),
+            _ => Ok(()),
+        }
+    }
+
+    fn small_file(&self, node: &Node, dir: &std::sync::Arc<std::os::fd::OwnedFd>) -> SmallFile {
+        SmallFile {
+            dir: dir.clone(),
+            name: node.name.clone(),
+            size: node.stat.size,
+            may_have_holes: node.stat.allocated < node.stat.size,
+            want_xattrs: self.options.preserve.xattrs,
+            flags: node.stat.attributes.flags,
+            property: node.property.clone(),
+        }
+    }
+
+    fn start_large(&mut self, node: Node, dir: &std::os::fd::OwnedFd) -> Result<()> {
+        let opened = host::open_file(dir.as_fd(), &node.name).and_then(|file| {
+            let xattrs =
+                if self.options.preserve.xattrs { host::xattrs_of(file.as_fd())? } else { Vec::new() };
+            Ok((SourceFile(std::sync::Arc::new(file)), xattrs))
+        });
+        let (file, xattrs) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.walker.fail(&node.relative(), &error.to_string());
+                self.lost.push(node);
+                return Ok(());
+            }
+        };
+        let flags = node.stat.attributes.flags;
+        let decision = decision(&self.options.compression, flags, node.property.as_ref(), &xattrs);
+        self.large = Some(LargeFile { file, size: node.stat.size, next: 0, decision });
+        self.pending.push_back(Pending::LargeStart { node, xattrs });
+        Ok(())
+    }
+
+    fn schedule_piece(&mut self, jobs: &Sender<(u64, Job)>) -> Result<()> {
+        let Some(large) = &mut self.large else { return Ok(()) };
+        // Pieces begin at multiples of their size, wherever the source has holes.
+        let data = match self.options.sparse {
+            Sparse::Never => Some(large.next..large.size).filter(|r| !r.is_empty()),
+            // A file that cannot be sought is read, and tells then.
+            _ => large.file.next_data(large.next, large.size).unwrap_or(Some(large.next..large.size)),
+        };
+        let Some(Range { start, .. }) = data else {
+            self.large = None;
+            self.pending.push_back(Pending::LargeEnd);
+            return Ok(());
+        };
+        let piece = start / PIECE * PIECE;
+        let range = piece.max(large.next)..(piece + PIECE).min(large.size);
+        large.next = range.end;
+        let (file, decision, end) = (large.file.clone(), large.decision, range.end);
+        let job = self.send(jobs, Job::Piece { file, range, decision })?;
+        self.pending.push_back(Pending::LargePiece { job, end });
+        Ok(())
+    }
+}
+
+/// Refuses a target directory that may not be changed.
+///
+/// # Errors
+/// `NotDirectory`, `ReadOnly`.
+pub fn check_target(tx: &Transaction<'_>, place: Place, shown: &str) -> Result<()> {
+    let inode = crate::write::names::check_changeable(tx, place, shown, false)?;
+    match btrfsimg_ondisk::FileType::from_mode(inode.mode.get()) {
+        Some(btrfsimg_ondisk::FileType::DIR) => Ok(()),
+        _ => Err(Error::NotDirectory(shown.to_owned())),
+    }
+}

@@ -1,0 +1,87 @@
+//! What is taken from the source, and what is said at the end.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use btrfsimg_ondisk::Timespec;
+
+use crate::write::encode::CompressionPolicy;
+
+/// Which attributes of the source come along. Type, permission bits and contents always do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preserve {
+    /// Owner and group; else 0:0.
+    pub owner: bool,
+    /// The times; else now.
+    pub times: bool,
+    /// xattrs.
+    pub xattrs: bool,
+    /// Hard links; else each name is a file of its own.
+    pub links: bool,
+}
+
+impl Preserve {
+    /// All of them.
+    pub const ALL: Preserve = Preserve { owner: true, times: true, xattrs: true, links: true };
+    /// None of them.
+    pub const NONE: Preserve = Preserve { owner: false, times: false, xattrs: false, links: false };
+}
+
+/// Where holes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Sparse {
+    /// What the source says are holes.
+    #[default]
+    Auto,
+    /// Aligned runs of zeros of at least 64 KiB, and nothing else: independent of the source's file system.
+    Always,
+    /// No holes.
+    Never,
+}
+
+/// How a tree is imported.
+#[derive(Clone, Debug)]
+pub struct Options<'a> {
+    /// Which attributes come along.
+    pub preserve: Preserve,
+    /// Which compression is used.
+    pub compression: CompressionPolicy,
+    /// Threads that read and encode; at least one.
+    pub workers: usize,
+    /// Where holes come from.
+    pub sparse: Sparse,
+    /// Reproducible images: mtimes after this are set to it, and the other times to the mtime.
+    pub clamp: Option<Timespec>,
+    /// Files that are left out: (device major, minor) and inode. The image itself, say.
+    pub exclude: Vec<((u32, u32), u64)>,
+    /// Set from outside to stop.
+    pub cancel: Option<&'a AtomicBool>,
+}
+
+/// Something that was not imported, or not wholly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The source's path.
+    pub path: PathBuf,
+    /// What went wrong.
+    pub reason: String,
+}
+
+/// What was imported.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Regular files.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symlinks, fifos, sockets, devices.
+    pub others: u64,
+    /// Bytes of file data read.
+    pub bytes_read: u64,
+    /// Bytes of file data stored, but for inline ones.
+    pub bytes_stored: u64,
+    /// What went wrong; the rest is in.
+    pub failures: Vec<Failure>,
+    /// What the user should know, though nothing is missing.
+    pub notes: Vec<String>,
+}

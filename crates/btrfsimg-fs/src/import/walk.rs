@@ -1,0 +1,481 @@
+//! The walk of a source tree: directories in the order of their inode numbers, names sorted, so that all items of
+//! a new tree come in key order and numbers do not depend on the host.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use btrfsimg_ondisk::{FileType, Key, KeyType, LINK_MAX, max_symlink_len, name_hash};
+
+use super::host::{self, Source, SourceDir, Stat};
+use super::options::{Failure, Options};
+use crate::error::Result;
+use crate::lookup::{Place, find_entry};
+use crate::txn::Transaction;
+use crate::write::inode::{Attributes, Inherited, Xattr};
+use crate::write::names;
+
+/// The index of the first entry of a directory.
+const FIRST_INDEX: u64 = 2;
+
+/// What becomes of a source entry in the image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    /// A new inode.
+    New,
+    /// A directory that exists, empty, and takes the source's attributes: the root of a new file system.
+    Adopt,
+    /// A directory that exists; entries are added to it.
+    Merge,
+}
+
+/// A source entry on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) dir: Arc<SourceDir>,
+    /// Empty for the top.
+    pub(super) name: CString,
+    pub(super) stat: Stat,
+    pub(super) ino: u64,
+    pub(super) parent: u64,
+    pub(super) index: u64,
+    pub(super) role: Role,
+    pub(super) property: Option<btrfsimg_compress::Property>,
+}
+
+impl Node {
+    /// Its path from the top.
+    pub(super) fn relative(&self) -> Vec<u8> {
+        if self.name.is_empty() { Vec::new() } else { self.dir.join(self.name.as_bytes()) }
+    }
+}
+
+/// The entries of a new directory.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    entries: Vec<Listed>,
+    names: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Listed {
+    hash: u64,
+    ino: u64,
+    file_type: FileType,
+    name: std::ops::Range<usize>,
+}
+
+impl Listing {
+    fn push(&mut self, name: &[u8], ino: u64, file_type: FileType) {
+        let start = self.names.len();
+        self.names.extend_from_slice(name);
+        self.entries.push(Listed { hash: name_hash(name), ino, file_type, name: start..self.names.len() });
+    }
+
+    fn next_index(&self) -> u64 {
+        FIRST_INDEX + self.entries.len() as u64
+    }
+
+    /// `i_size` of the directory.
+    pub(super) fn size(&self) -> u64 {
+        2 * self.names.len() as u64
+    }
+
+    /// Calls `each` with the data of every DIR_ITEM, then of every DIR_INDEX, in key order.
+    pub(super) fn items(
+        &self,
+        ino: u64,
+        transid: u64,
+        mut each: impl FnMut(Key, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut by_hash: Vec<&Listed> = self.entries.iter().collect();
+        by_hash.sort_by_key(|e| e.hash);
+        let mut data = Vec::new();
+        let write = |data: &mut Vec<u8>, e: &Listed| {
+            let location = Key::new(e.ino, KeyType::INODE_ITEM, 0);
+            btrfsimg_ondisk::write_dir_entry(
+                data,
+                location,
+                transid,
+                e.file_type,
+                &self.names[e.name.clone()],
+                &[],
+            );
+        };
+        for bucket in by_hash.chunk_by(|a, b| a.hash == b.hash) {
+            data.clear();
+            bucket.iter().for_each(|e| write(&mut data, e));
+            each(Key::new(ino, KeyType::DIR_ITEM, bucket[0].hash), &data)?;
+        }
+        for (e, index) in self.entries.iter().zip(FIRST_INDEX..) {
+            data.clear();
+            write(&mut data, e);
+            each(Key::new(ino, KeyType::DIR_INDEX, index), &data)?;
+        }
+        Ok(())
+    }
+}
+
+/// A name more of an inode that has one.
+#[derive(Debug)]
+pub(super) struct ExtraLink {
+    pub(super) ino: u64,
+    pub(super) parent: u64,
+    pub(super) index: u64,
+    pub(super) name: Vec<u8>,
+}
+
+/// An entry of the walk, with all but a regular file's contents.
+pub(super) enum Ready {
+    /// A new directory with its entries.
+    Directory(Node, Listing, Vec<Xattr>),
+    /// A symlink with its target.
+    Symlink(Node, Vec<u8>, Vec<Xattr>),
+    /// A fifo, socket or device.
+    Special(Node, Vec<Xattr>),
+    /// A regular file, and the directory that it is in.
+    File(Node, Arc<OwnedFd>),
+    /// A directory that existed: its entries were added.
+    Merged,
+    /// What could not be read, though its name is listed already.
+    Lost(Node),
+}
+
+/// The walk.
+pub(super) struct Walker<'o> {
+    pub(super) source: Source,
+    options: &'o Options<'o>,
+    tree: u64,
+    queue: VecDeque<Node>,
+    next_ino: u64,
+    /// Inode numbers of files with several names.
+    links: HashMap<((u32, u32), u64), (u64, u32)>,
+    pub(super) extra_links: Vec<ExtraLink>,
+    pub(super) failures: Vec<Failure>,
+    open: Option<(Arc<SourceDir>, Arc<OwnedFd>)>,
+}
+
+impl<'o> Walker<'o> {
+    pub(super) fn new(source: Source, options: &'o Options<'o>, tree: u64, next_ino: u64) -> Walker<'o> {
+        Walker {
+            source,
+            options,
+            tree,
+            queue: VecDeque::new(),
+            next_ino,
+            links: HashMap::new(),
+            extra_links: Vec::new(),
+            failures: Vec::new(),
+            open: None,
+        }
+    }
+
+    /// Starts at the top, whose entries go into the directory `ino`.
+    pub(super) fn start(
+        &mut self,
+        ino: u64,
+        role: Role,
+        inherited: Inherited,
+        tx: &Transaction<'_>,
+    ) -> io::Result<()> {
+        let dir = Arc::new(SourceDir { relative: Vec::new() });
+        let fd = self.source.open_dir(&dir)?;
+        let mut stat = host::stat(fd.as_fd(), c"")?;
+        self.settle_attributes(&mut stat.attributes, tx);
+        stat.attributes.flags = inherited.flags;
+        let property = inherited.property;
+        let node = Node { dir, name: CString::default(), stat, ino, parent: ino, index: 0, role, property };
+        self.queue.push_back(node);
+        Ok(())
+    }
+
+    /// Starts at single entries of the top, which go into the directory `parent` as new names.
+    pub(super) fn start_with(&mut self, node: Node) {
+        self.queue.push_back(node);
+    }
+
+    /// A new inode's number.
+    pub(super) fn take_ino(&mut self) -> u64 {
+        self.next_ino += 1;
+        self.next_ino - 1
+    }
+
+    /// The next entry, in the order of inode numbers. An entry that cannot be read is noted and passed over.
+    pub(super) fn next(&mut self, tx: &mut Transaction<'_>) -> Result<Option<Ready>> {
+        while let Some(node) = self.queue.pop_front() {
+            let ready = match self.dir_of(&node) {
+                Err(error) => Err(error),
+                Ok(fd) => self.read(node.clone(), fd, tx)?,
+            };
+            match ready {
+                Ok(ready) => return Ok(Some(ready)),
+                Err(error) => {
+                    self.fail(&node.relative(), &error.to_string());
+                    if node.role == Role::New {
+                        return Ok(Some(Ready::Lost(node)));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn dir_of(&mut self, node: &Node) -> io::Result<Arc<OwnedFd>> {
+        if let Some((dir, fd)) = &self.open
+            && Arc::ptr_eq(dir, &node.dir)
+        {
+            return Ok(fd.clone());
+        }
+        let fd = Arc::new(self.source.open_dir(&node.dir)?);
+        self.open = Some((node.dir.clone(), fd.clone()));
+        Ok(fd)
+    }
+
+    /// Reads what an entry is, but for a file's contents. The inner error is the source's.
+    fn read(&mut self, node: Node, fd: Arc<OwnedFd>, tx: &mut Transaction<'_>) -> Result<io::Result<Ready>> {
+        let wants_xattrs = self.options.preserve.xattrs;
+        let entry_xattrs = |node: &Node| match wants_xattrs {
+            true => host::xattrs_of_entry(fd.as_fd(), &node.name),
+            false => Ok(Vec::new()),
+        };
+        Ok(match node.stat.attributes.file_type() {
+            FileType::REG_FILE => Ok(Ready::File(node, fd)),
+            FileType::DIR => return self.read_directory(node, tx),
+            FileType::SYMLINK => match (host::read_link(fd.as_fd(), &node.name), entry_xattrs(&node)) {
+                (Ok(target), Ok(xattrs)) => Ok(Ready::Symlink(node, target, xattrs)),
+                (Err(e), _) | (_, Err(e)) => Err(e),
+            },
+            _ => entry_xattrs(&node).map(|xattrs| Ready::Special(node, xattrs)),
+        })
+    }
+
+    fn read_directory(&mut self, node: Node, tx: &mut Transaction<'_>) -> Result<io::Result<Ready>> {
+        let dir = Arc::new(SourceDir { relative: node.relative() });
+        let opened = self.source.open_dir(&dir).and_then(|fd| {
+            let xattrs = if self.options.preserve.xattrs { host::xattrs_of(fd.as_fd())? } else { Vec::new() };
+            Ok((host::names(fd.as_fd())?, xattrs, fd))
+        });
+        let (names, xattrs, fd) = match opened {
+            Ok(opened) => opened,
+            // The directory itself comes along, empty.
+            Err(error) if node.role != Role::Merge => {
+                self.fail(&node.relative(), &format!("cannot read the directory: {error}"));
+                return Ok(Ok(Ready::Directory(node, Listing::default(), Vec::new())));
+            }
+            Err(error) => return Ok(Err(error)),
+        };
+        let inherited = self.inherited(&node, &xattrs);
+        let mut listing = Listing::default();
+        for name in names {
+            let stat = match host::stat(fd.as_fd(), &name) {
+                Ok(stat) => stat,
+                Err(error) => {
+                    self.fail(&dir.join(name.as_bytes()), &error.to_string());
+                    continue;
+                }
+            };
+            if let Err(reason) = self.admit(&stat, tx) {
+                if let Some(reason) = reason {
+                    self.fail(&dir.join(name.as_bytes()), &reason);
+                }
+                continue;
+            }
+            match node.role {
+                Role::Merge => self.merge_entry(&node, &dir, name, stat, &inherited, tx)?,
+                Role::New | Role::Adopt => {
+                    self.list_entry(&node, &dir, name, stat, &inherited, &mut listing, tx)
+                }
+            }
+        }
+        Ok(Ok(match node.role {
+            Role::Merge => Ready::Merged,
+            Role::New | Role::Adopt => Ready::Directory(node, listing, xattrs),
+        }))
+    }
+
+    /// What the entries of a directory inherit: from its own property if it has one, else from what it inherited.
+    fn inherited(&self, node: &Node, xattrs: &[Xattr]) -> Inherited {
+        let (flags, property) =
+            super::own_property(node.stat.attributes.flags, node.property.as_ref(), xattrs);
+        Inherited { flags, property }
+    }
+
+    /// Whether an entry can come along; the error is the reason if one is to be told.
+    fn admit(&self, stat: &Stat, tx: &Transaction<'_>) -> Result<(), Option<String>> {
+        if self.options.exclude.contains(&(stat.device, stat.ino)) {
+            return Err(None);
+        }
+        if FileType::from_mode(stat.attributes.mode).is_none() {
+            return Err(Some(format!("unknown file type 0{:o}", stat.attributes.mode)));
+        }
+        let max = max_symlink_len(tx.sectorsize() as usize, tx.nodesize() as usize) as u64;
+        if stat.attributes.file_type() == FileType::SYMLINK && stat.size > max {
+            return Err(Some(format!("symlink target of {} bytes is too long, at most {max}", stat.size)));
+        }
+        Ok(())
+    }
+
+    /// An entry of a new directory.
+    #[expect(clippy::too_many_arguments, reason = "what an entry is made of")]
+    fn list_entry(
+        &mut self,
+        parent: &Node,
+        dir: &Arc<SourceDir>,
+        name: CString,
+        stat: Stat,
+        inherited: &Inherited,
+        listing: &mut Listing,
+        tx: &Transaction<'_>,
+    ) {
+        let (index, file_type) = (listing.next_index(), stat.attributes.file_type());
+        match self.link_of(&stat) {
+            Some(Err(reason)) => self.fail(&dir.join(name.as_bytes()), &reason),
+            Some(Ok(ino)) => {
+                listing.push(name.as_bytes(), ino, file_type);
+                self.extra_links.push(ExtraLink { ino, parent: parent.ino, index, name: name.into_bytes() });
+            }
+            None => {
+                let ino = self.take_ino();
+                listing.push(name.as_bytes(), ino, file_type);
+                self.enqueue(parent.ino, index, dir, name, stat, ino, inherited, tx);
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what an entry is made of")]
+    fn enqueue(
+        &mut self,
+        parent: u64,
+        index: u64,
+        dir: &Arc<SourceDir>,
+        name: CString,
+        mut stat: Stat,
+        ino: u64,
+        inherited: &Inherited,
+        tx: &Transaction<'_>,
+    ) {
+        if self.options.preserve.links && stat.nlink > 1 && stat.attributes.file_type() != FileType::DIR {
+            self.links.insert((stat.device, stat.ino), (ino, 1));
+        }
+        self.settle_attributes(&mut stat.attributes, tx);
+        let property = stat.attributes.inherit(inherited);
+        self.queue.push_back(Node {
+            dir: dir.clone(),
+            name,
+            stat,
+            ino,
+            parent,
+            index,
+            role: Role::New,
+            property,
+        });
+    }
+
+    /// The inode that an entry is another name of.
+    fn link_of(&mut self, stat: &Stat) -> Option<Result<u64, String>> {
+        if !self.options.preserve.links || stat.nlink < 2 || stat.attributes.file_type() == FileType::DIR {
+            return None;
+        }
+        let (ino, names) = self.links.get_mut(&(stat.device, stat.ino))?;
+        if *names >= LINK_MAX {
+            return Some(Err(format!("too many hard links, at most {LINK_MAX}")));
+        }
+        *names += 1;
+        Some(Ok(*ino))
+    }
+
+    /// An entry that goes into a directory that exists and may have its name.
+    fn merge_entry(
+        &mut self,
+        parent: &Node,
+        dir: &Arc<SourceDir>,
+        name: CString,
+        mut stat: Stat,
+        inherited: &Inherited,
+        tx: &mut Transaction<'_>,
+    ) -> Result<()> {
+        let place = Place { tree: self.tree, ino: parent.ino };
+        let file_type = stat.attributes.file_type();
+        if let Some(existing) = find_entry(tx, place, name.as_bytes())? {
+            let is_dir = existing.file_type == FileType::DIR;
+            if is_dir && file_type == FileType::DIR && !existing.is_subvolume() {
+                let ino = existing.location.objectid;
+                let found = crate::write::xattr::inherited_from(tx, Place { tree: self.tree, ino })?;
+                stat.attributes.flags = found.flags;
+                let property = found.property;
+                let node = Node {
+                    dir: dir.clone(),
+                    name,
+                    stat,
+                    ino,
+                    parent: ino,
+                    index: 0,
+                    role: Role::Merge,
+                    property,
+                };
+                self.queue.push_back(node);
+                return Ok(());
+            }
+            if is_dir || file_type == FileType::DIR {
+                let reason = match is_dir {
+                    true => "cannot overwrite a directory with something else",
+                    false => "cannot overwrite something else with a directory",
+                };
+                self.fail(&dir.join(name.as_bytes()), reason);
+                return Ok(());
+            }
+            let old = Place { tree: self.tree, ino: existing.location.objectid };
+            names::unlink(tx, place, name.as_bytes(), old)?;
+        }
+        let link = match self.link_of(&stat) {
+            Some(Err(reason)) => {
+                self.fail(&dir.join(name.as_bytes()), &reason);
+                return Ok(());
+            }
+            Some(Ok(ino)) => Some(ino),
+            None => None,
+        };
+        let ino = link.unwrap_or_else(|| self.take_ino());
+        let location = Key::new(ino, KeyType::INODE_ITEM, 0);
+        let index = names::add_entry(tx, place, name.as_bytes(), location, file_type)?;
+        if link.is_some() {
+            self.extra_links.push(ExtraLink { ino, parent: parent.ino, index, name: name.into_bytes() });
+        } else {
+            self.enqueue(parent.ino, index, dir, name, stat, ino, inherited, tx);
+        }
+        Ok(())
+    }
+
+    /// Owner and times by the options.
+    pub(super) fn settle_attributes(&self, a: &mut Attributes, tx: &Transaction<'_>) {
+        if !self.options.preserve.owner {
+            (a.uid, a.gid) = (0, 0);
+        }
+        if !self.options.preserve.times {
+            let now = tx.now();
+            (a.atime, a.ctime, a.mtime, a.otime) = (now, now, now, now);
+        }
+        if let Some(clamp) = self.options.clamp {
+            let key = |t: &btrfsimg_ondisk::Timespec| (t.sec.get(), t.nsec.get());
+            let mtime = if key(&a.mtime) > key(&clamp) { clamp } else { a.mtime };
+            (a.atime, a.ctime, a.mtime, a.otime) = (mtime, mtime, mtime, mtime);
+        }
+    }
+
+    pub(super) fn fail(&mut self, relative: &[u8], reason: &str) {
+        let path = self.path_of(relative);
+        self.failures.push(Failure { path, reason: reason.to_owned() });
+    }
+
+    /// The path of an entry as the user would name it.
+    pub(super) fn path_of(&self, relative: &[u8]) -> PathBuf {
+        if relative.is_empty() {
+            return self.source.path.clone();
+        }
+        self.source.path.join(std::ffi::OsStr::from_bytes(relative))
+    }
+}

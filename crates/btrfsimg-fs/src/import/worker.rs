@@ -1,0 +1,207 @@
+//! The workers of the data path: read, compress, checksum. Results do not depend on how many there are.
+
+use std::ffi::CString;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use btrfsimg_compress::{Decision, WorkspacePool};
+use crossbeam_channel::{Receiver, Sender};
+
+use super::host::{self, SourceFile};
+use super::options::Sparse;
+use crate::write::encode::{EncodedData, EncodedExtent, Encoder, Format};
+use crate::write::inode::Xattr;
+
+/// Zero runs that become holes with [`Sparse::Always`] are whole blocks of this many bytes.
+const ZERO_BLOCK: usize = 64 << 10;
+
+/// A regular file to be read whole.
+pub(super) struct SmallFile {
+    pub(super) dir: Arc<OwnedFd>,
+    pub(super) name: CString,
+    /// What stat said.
+    pub(super) size: u64,
+    pub(super) may_have_holes: bool,
+    pub(super) want_xattrs: bool,
+    pub(super) flags: u64,
+    pub(super) property: Option<btrfsimg_compress::Property>,
+}
+
+/// Work for one worker.
+pub(super) enum Job {
+    /// Some small files.
+    Files(Vec<SmallFile>),
+    /// A piece of a large one.
+    Piece { file: SourceFile, range: Range<u64>, decision: Decision },
+}
+
+/// A small file after its work.
+pub(super) struct FileDone {
+    pub(super) extents: Vec<EncodedExtent>,
+    /// Bytes that were there.
+    pub(super) size: u64,
+    pub(super) xattrs: Vec<Xattr>,
+}
+
+/// The result of a job.
+pub(super) struct Done {
+    pub(super) id: u64,
+    pub(super) data: EncodedData,
+    /// One for each file, or one for the piece.
+    pub(super) files: Vec<io::Result<FileDone>>,
+}
+
+/// What all workers share.
+pub(super) struct Shared<'a> {
+    pub(super) pool: &'a WorkspacePool,
+    pub(super) format: Format,
+    pub(super) sparse: Sparse,
+    pub(super) policy: &'a crate::write::encode::CompressionPolicy,
+}
+
+/// Works until there are no more jobs.
+pub(super) fn run(shared: &Shared<'_>, jobs: &Receiver<(u64, Job)>, results: &Sender<Done>) {
+    let mut worker = Worker { encoder: Encoder::new(shared.pool, shared.format), shared, buf: Vec::new() };
+    for (id, job) in jobs {
+        let mut data = EncodedData::default();
+        let files = match job {
+            Job::Files(files) => files.iter().map(|f| worker.small_file(f, &mut data)).collect(),
+            Job::Piece { file, range, decision } => vec![worker.piece(&file, range, decision, &mut data)],
+        };
+        worker.encoder.checksum(&mut data);
+        // The receiver is gone only when the import has failed.
+        if results.send(Done { id, data, files }).is_err() {
+            return;
+        }
+    }
+}
+
+struct Worker<'s, 'a> {
+    encoder: Encoder<'a>,
+    shared: &'s Shared<'a>,
+    buf: Vec<u8>,
+}
+
+impl Worker<'_, '_> {
+    fn small_file(&mut self, job: &SmallFile, data: &mut EncodedData) -> io::Result<FileDone> {
+        let file = SourceFile(Arc::new(host::open_file(job.dir.as_fd(), &job.name)?));
+        let xattrs = if job.want_xattrs { host::xattrs_of(file.0.as_fd())? } else { Vec::new() };
+        let decision = super::decision(self.shared.policy, job.flags, job.property.as_ref(), &xattrs);
+        let (data_start, inline_start) = (data.data.len(), data.inline.len());
+        let done = self.contents(&file, job, decision, data);
+        if done.is_err() {
+            data.data.truncate(data_start);
+            data.inline.truncate(inline_start);
+        }
+        done.map(|(extents, size)| FileDone { extents, size, xattrs })
+    }
+
+    fn contents(
+        &mut self,
+        file: &SourceFile,
+        job: &SmallFile,
+        decision: Decision,
+        data: &mut EncodedData,
+    ) -> io::Result<(Vec<EncodedExtent>, u64)> {
+        let mut extents = Vec::new();
+        if job.size <= self.shared.format.sectorsize as u64 && !job.may_have_holes {
+            let bytes = self.read(file, 0..job.size)?;
+            let size = bytes.len() as u64;
+            match self.encoder.encode_inline(&bytes, decision, data) {
+                Some(inline) => extents.push(inline),
+                None => self.encode(0, &bytes, decision, data, &mut extents),
+            }
+            self.buf = bytes;
+            return Ok((extents, size));
+        }
+        let size = self.range(file, 0..job.size, job.may_have_holes, decision, data, &mut extents)?;
+        Ok((extents, size))
+    }
+
+    fn piece(
+        &mut self,
+        file: &SourceFile,
+        range: Range<u64>,
+        decision: Decision,
+        data: &mut EncodedData,
+    ) -> io::Result<FileDone> {
+        let mut extents = Vec::new();
+        let size = self.range(file, range, true, decision, data, &mut extents)?;
+        Ok(FileDone { extents, size, xattrs: Vec::new() })
+    }
+
+    /// Reads and encodes `range` of a file, holes left out. Says where the file's bytes ended.
+    fn range(
+        &mut self,
+        file: &SourceFile,
+        range: Range<u64>,
+        may_have_holes: bool,
+        decision: Decision,
+        data: &mut EncodedData,
+        extents: &mut Vec<EncodedExtent>,
+    ) -> io::Result<u64> {
+        let sector = self.shared.format.sectorsize as u64;
+        let seek = may_have_holes && self.shared.sparse != Sparse::Never;
+        let mut at = range.start;
+        while at < range.end {
+            let segment = match seek {
+                false => at..range.end,
+                true => match file.next_data(at, range.end)? {
+                    None => break,
+                    Some(d) => {
+                        (d.start / sector * sector).max(at)..d.end.next_multiple_of(sector).min(range.end)
+                    }
+                },
+            };
+            let bytes = self.read(file, segment.clone())?;
+            let end = segment.start + bytes.len() as u64;
+            self.encode(segment.start, &bytes, decision, data, extents);
+            self.buf = bytes;
+            if end < segment.end {
+                return Ok(end);
+            }
+            at = end;
+        }
+        Ok(range.end)
+    }
+
+    fn read(&mut self, file: &SourceFile, range: Range<u64>) -> io::Result<Vec<u8>> {
+        let mut bytes = std::mem::take(&mut self.buf);
+        let len = usize::try_from(range.end - range.start).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        bytes.resize(len, 0);
+        let read = file.read(&mut bytes, range.start)?;
+        bytes.truncate(read);
+        Ok(bytes)
+    }
+
+    fn encode(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        decision: Decision,
+        data: &mut EncodedData,
+        extents: &mut Vec<EncodedExtent>,
+    ) {
+        if self.shared.sparse != Sparse::Always {
+            return self.encoder.encode(offset, bytes, decision, data, extents);
+        }
+        let is_hole = |block: &[u8]| block.len() == ZERO_BLOCK && is_zero(block);
+        let mut start = 0;
+        while start < bytes.len() {
+            let blocks = bytes[start..].chunks(ZERO_BLOCK);
+            let hole = blocks.clone().take_while(|b| is_hole(b)).count() * ZERO_BLOCK;
+            start += hole;
+            let blocks = bytes[start..].chunks(ZERO_BLOCK);
+            let len = blocks.take_while(|b| !is_hole(b)).map(<[u8]>::len).sum::<usize>();
+            self.encoder.encode(offset + start as u64, &bytes[start..start + len], decision, data, extents);
+            start += len;
+        }
+    }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<16>();
+    rest.iter().all(|b| *b == 0) && words.iter().all(|w| u128::from_ne_bytes(*w) == 0)
+}

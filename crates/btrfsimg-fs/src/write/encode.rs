@@ -1,0 +1,192 @@
+//! File bytes to stored bytes with checksums: what the workers of the data path do. No tree, no device.
+
+use std::ops::Range;
+
+use btrfsimg_compress::{
+    CompressionSpec, DEFAULT_MAX_INLINE, Decision, Encoded, EncodedInline, MAX_CHUNK, Property, Situation,
+    WorkspacePool, decide, encode_extent, encode_inline, heuristic,
+};
+use btrfsimg_ondisk::{CsumType, inode_flags, max_symlink_len};
+
+/// What a build or a command says about compression (DESIGN 5).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CompressionPolicy {
+    /// `cp --compress`: for this command only, above any property.
+    pub request: Option<CompressionSpec>,
+    /// `mkfs --compress`: twin of the mount option.
+    pub build_default: Option<CompressionSpec>,
+    /// `mkfs --compress-force`: the build's default, without the heuristic.
+    pub force: bool,
+}
+
+impl CompressionPolicy {
+    /// What is done with the data of an inode that has `flags` and `property`.
+    pub fn decision(&self, flags: u64, property: Option<&Property>) -> Decision {
+        decide(&Situation {
+            nodatacow_or_nodatasum: flags & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0,
+            request: self.request,
+            property: property.map(Property::spec),
+            nocompress: flags & inode_flags::NOCOMPRESS != 0,
+            compress: flags & inode_flags::COMPRESS != 0,
+            build_default: self.build_default,
+            force: self.force,
+        })
+    }
+}
+
+/// How bytes are stored in the image at hand.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// Bytes of a sector.
+    pub sectorsize: usize,
+    /// Bytes of a tree block.
+    pub nodesize: usize,
+    /// Checksum of data.
+    pub csum: CsumType,
+}
+
+impl Format {
+    /// Most stored bytes of an inline extent.
+    fn max_inline(&self) -> usize {
+        DEFAULT_MAX_INLINE.min(max_symlink_len(self.sectorsize, self.nodesize))
+    }
+}
+
+/// An extent that is ready to be placed.
+#[derive(Clone, Debug)]
+pub struct EncodedExtent {
+    /// Where in the file, in bytes.
+    pub file_offset: u64,
+    /// File bytes that it covers: whole sectors, but exact when inline.
+    pub num_bytes: u64,
+    /// The code of `file_extent.compression`.
+    pub compression: u8,
+    /// Whether it goes into the tree.
+    pub inline: bool,
+    /// Its stored bytes, in [`EncodedData::data`].
+    pub stored: Range<usize>,
+}
+
+/// Stored bytes of one or more files, and the checksums of those that are not inline.
+#[derive(Clone, Debug, Default)]
+pub struct EncodedData {
+    /// Stored bytes of extents: whole sectors.
+    pub data: Vec<u8>,
+    /// Checksums of `data`, sector by sector.
+    pub csums: Vec<u8>,
+    /// Stored bytes of inline extents.
+    pub inline: Vec<u8>,
+}
+
+/// Encodes file data; one for each worker.
+pub struct Encoder<'p> {
+    pool: &'p WorkspacePool,
+    format: Format,
+    scratch: Vec<u8>,
+}
+
+impl<'p> Encoder<'p> {
+    /// An encoder with workspaces from `pool`.
+    pub fn new(pool: &'p WorkspacePool, format: Format) -> Encoder<'p> {
+        Encoder { pool, format, scratch: Vec::new() }
+    }
+
+    /// Encodes a whole file of at most a sector as an inline extent, if it may be one.
+    pub fn encode_inline(
+        &mut self,
+        bytes: &[u8],
+        decision: Decision,
+        out: &mut EncodedData,
+    ) -> Option<EncodedExtent> {
+        if bytes.is_empty() || bytes.len() > self.format.sectorsize {
+            return None;
+        }
+        let max_inline = self.format.max_inline();
+        let compression = match decision {
+            Decision::Try { method, heuristic } if !heuristic || heuristic::is_compressible(bytes) => {
+                let sectorsize = self.sectorsize_u32();
+                let mut workspace = self.pool.get(method);
+                match encode_inline(&mut workspace, bytes, sectorsize, max_inline, &mut self.scratch) {
+                    EncodedInline::Compressed { algorithm, .. } => algorithm.code(),
+                    EncodedInline::Raw => 0,
+                    EncodedInline::NotInline => return None,
+                }
+            }
+            _ if bytes.len() <= max_inline && bytes.len() < self.format.sectorsize => 0,
+            _ => return None,
+        };
+        let start = out.inline.len();
+        out.inline.extend_from_slice(if compression == 0 { bytes } else { &self.scratch });
+        Some(EncodedExtent {
+            file_offset: 0,
+            num_bytes: bytes.len() as u64,
+            compression,
+            inline: true,
+            stored: start..out.inline.len(),
+        })
+    }
+
+    /// Encodes `bytes`, which stand at `file_offset` (a multiple of the sector), chunk by chunk, each judged on its
+    /// own. Neighbouring chunks that are stored raw become one extent.
+    pub fn encode(
+        &mut self,
+        file_offset: u64,
+        bytes: &[u8],
+        decision: Decision,
+        out: &mut EncodedData,
+        extents: &mut Vec<EncodedExtent>,
+    ) {
+        let first = extents.len();
+        for (i, chunk) in bytes.chunks(MAX_CHUNK).enumerate() {
+            let offset = file_offset + (i * MAX_CHUNK) as u64;
+            let start = out.data.len();
+            let compression = self.encode_chunk(chunk, decision, out);
+            let num_bytes = chunk.len().next_multiple_of(self.format.sectorsize) as u64;
+            let last = extents.get_mut(first..).and_then(<[_]>::last_mut);
+            match last
+                .filter(|e| compression == 0 && e.compression == 0 && e.file_offset + e.num_bytes == offset)
+            {
+                Some(raw) => {
+                    raw.num_bytes += num_bytes;
+                    raw.stored.end = out.data.len();
+                }
+                None => extents.push(EncodedExtent {
+                    file_offset: offset,
+                    num_bytes,
+                    compression,
+                    inline: false,
+                    stored: start..out.data.len(),
+                }),
+            }
+        }
+    }
+
+    /// Appends the stored bytes of a chunk. Says its compression code.
+    fn encode_chunk(&mut self, chunk: &[u8], decision: Decision, out: &mut EncodedData) -> u8 {
+        if let Decision::Try { method, heuristic } = decision
+            && (!heuristic || heuristic::is_compressible(chunk))
+        {
+            let sectorsize = self.sectorsize_u32();
+            let mut workspace = self.pool.get(method);
+            if let Encoded::Kept { algorithm, .. } =
+                encode_extent(&mut workspace, chunk, sectorsize, &mut self.scratch)
+            {
+                out.data.extend_from_slice(&self.scratch);
+                return algorithm.code();
+            }
+        }
+        out.data.extend_from_slice(chunk);
+        out.data.resize(out.data.len().next_multiple_of(self.format.sectorsize), 0);
+        0
+    }
+
+    /// Computes the checksums of all data that `out` holds.
+    pub fn checksum(&self, out: &mut EncodedData) {
+        out.csums.clear();
+        self.format.csum.append_sectors(&out.data, self.format.sectorsize, &mut out.csums);
+    }
+
+    fn sectorsize_u32(&self) -> u32 {
+        u32::try_from(self.format.sectorsize).expect("at most 64 KiB")
+    }
+}

@@ -1,0 +1,124 @@
+//! New inodes and their items.
+
+use btrfsimg_compress::Property;
+use btrfsimg_ondisk::{
+    FileType, InodeItem, Key, KeyType, Timespec, inode_flags, max_xattr_size, name_hash, write_dir_entry,
+    write_inode_ref,
+};
+use zerocopy::IntoBytes;
+
+use crate::txn::ItemBatch;
+
+/// The name of the xattr that holds the compression property.
+pub const COMPRESSION_XATTR: &[u8] = b"btrfs.compression";
+
+/// What an inode is, but for its contents.
+#[derive(Clone, Debug)]
+pub struct Attributes {
+    /// Type and permission bits as in `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number, `(major << 20) | minor`.
+    pub rdev: u64,
+    /// See [`inode_flags`].
+    pub flags: u64,
+    /// Last access.
+    pub atime: Timespec,
+    /// Last change of the inode.
+    pub ctime: Timespec,
+    /// Last change of the contents.
+    pub mtime: Timespec,
+    /// Creation.
+    pub otime: Timespec,
+}
+
+impl Attributes {
+    /// An inode with `mode`, owned by 0:0, made `now`.
+    pub fn new(mode: u32, now: Timespec) -> Attributes {
+        Attributes { mode, uid: 0, gid: 0, rdev: 0, flags: 0, atime: now, ctime: now, mtime: now, otime: now }
+    }
+
+    /// The type that its directory entries have.
+    pub fn file_type(&self) -> FileType {
+        FileType::from_mode(self.mode).unwrap_or(FileType::REG_FILE)
+    }
+
+    /// The item of a new inode with one name.
+    pub fn inode_item(&self, transid: u64, size: u64, nbytes: u64) -> InodeItem {
+        InodeItem {
+            generation: transid.into(),
+            transid: transid.into(),
+            size: size.into(),
+            nbytes: nbytes.into(),
+            nlink: 1.into(),
+            uid: self.uid.into(),
+            gid: self.gid.into(),
+            mode: self.mode.into(),
+            rdev: self.rdev.into(),
+            flags: self.flags.into(),
+            atime: self.atime,
+            ctime: self.ctime,
+            mtime: self.mtime,
+            otime: self.otime,
+            ..InodeItem::zeroed()
+        }
+    }
+
+    /// What a new inode inherits from its directory (`format/05 §5.4`): flags, and for files and directories the
+    /// property, level included. Returns the property as it is stored.
+    pub fn inherit(&mut self, parent: &Inherited) -> Option<Property> {
+        let is_file = self.file_type() == FileType::REG_FILE;
+        if parent.flags & inode_flags::NOCOMPRESS != 0 {
+            self.flags |= inode_flags::NOCOMPRESS;
+        } else {
+            self.flags |= parent.flags & inode_flags::COMPRESS;
+        }
+        if parent.flags & inode_flags::NODATACOW != 0 {
+            self.flags |= inode_flags::NODATACOW | if is_file { inode_flags::NODATASUM } else { 0 };
+            return None;
+        }
+        let takes_it = is_file || self.file_type() == FileType::DIR;
+        let property = parent.property.clone().filter(|p| takes_it && p.algorithm().is_some())?;
+        self.flags = (self.flags & !inode_flags::NOCOMPRESS) | inode_flags::COMPRESS;
+        Some(property)
+    }
+}
+
+/// What new entries of a directory inherit.
+#[derive(Clone, Debug, Default)]
+pub struct Inherited {
+    /// The directory's inode flags.
+    pub flags: u64,
+    /// Its compression property.
+    pub property: Option<Property>,
+}
+
+/// An xattr's name and value.
+pub type Xattr = (Vec<u8>, Vec<u8>);
+
+/// Whether an xattr fits an item.
+pub fn xattr_fits(name: &[u8], value: &[u8], nodesize: usize) -> bool {
+    name.len() <= btrfsimg_ondisk::NAME_LEN_MAX && name.len() + value.len() <= max_xattr_size(nodesize)
+}
+
+/// Adds the XATTR_ITEMs of an inode, in key order; names with one hash share an item.
+pub fn push_xattrs(items: &mut ItemBatch, ino: u64, transid: u64, xattrs: &[Xattr]) {
+    let mut sorted: Vec<(u64, &Xattr)> = xattrs.iter().map(|x| (name_hash(&x.0), x)).collect();
+    sorted.sort_by_key(|(hash, _)| *hash);
+    for same_hash in sorted.chunk_by(|a, b| a.0 == b.0) {
+        items.push_with(Key::new(ino, KeyType::XATTR_ITEM, same_hash[0].0), |out| {
+            for (_, (name, value)) in same_hash {
+                write_dir_entry(out, Key::MIN, transid, FileType::XATTR, name, value);
+            }
+        });
+    }
+}
+
+/// Adds the first items of a new inode: INODE_ITEM, and INODE_REF for its first name.
+pub fn push_inode(items: &mut ItemBatch, ino: u64, inode: &InodeItem, parent: u64, index: u64, name: &[u8]) {
+    items.push(Key::new(ino, KeyType::INODE_ITEM, 0), inode.as_bytes());
+    items.push_with(Key::new(ino, KeyType::INODE_REF, parent), |out| write_inode_ref(out, index, name));
+}

@@ -1,0 +1,9 @@
+//! Files and directories inside a transaction: new inodes, names, xattrs, properties, contents.
+
+pub mod contents;
+pub mod create;
+pub mod data;
+pub mod encode;
+pub mod inode;
+pub mod names;
+pub mod xattr;

@@ -1,0 +1,109 @@
+//! xattrs and the compression property of existing inodes (`format/05`).
+
+use btrfsimg_compress::{Algorithm, Property, PropertyChange};
+use btrfsimg_ondisk::{FileType, Key, KeyType, incompat, inode_flags, name_hash, write_dir_entry};
+
+use super::inode::{COMPRESSION_XATTR, Inherited, xattr_fits};
+use super::names::{add_to_bucket, remove_from_bucket, update_inode};
+use crate::error::{Error, Result};
+use crate::lookup::{self, Place};
+use crate::txn::Transaction;
+
+/// Sets an xattr, or replaces its value.
+///
+/// # Errors
+/// `Invalid` when name or value are too long for an item; as any change of a tree.
+pub fn set_xattr(tx: &mut Transaction<'_>, place: Place, name: &[u8], value: &[u8]) -> Result<()> {
+    let nodesize = usize::try_from(tx.nodesize()).expect("at most 64 KiB");
+    let shown = String::from_utf8_lossy(name).into_owned();
+    if name.is_empty() || !xattr_fits(name, value, nodesize) {
+        let max = btrfsimg_ondisk::max_xattr_size(nodesize);
+        return Err(Error::Invalid(format!("xattr {shown}: name and value take more than {max} bytes")));
+    }
+    let (key, now, transid) = (xattr_key(place, name), tx.now(), tx.transid());
+    remove_from_bucket(tx, place, key, name)?;
+    let mut entry = Vec::new();
+    write_dir_entry(&mut entry, Key::MIN, transid, FileType::XATTR, name, value);
+    add_to_bucket(tx, place, key, name, &entry)?;
+    update_inode(tx, place, |inode| inode.ctime = now)
+}
+
+/// Removes an xattr. Says whether it was there.
+///
+/// # Errors
+/// As any change of a tree.
+pub fn remove_xattr(tx: &mut Transaction<'_>, place: Place, name: &[u8]) -> Result<bool> {
+    let now = tx.now();
+    let found = remove_from_bucket(tx, place, xattr_key(place, name), name)?;
+    if found {
+        update_inode(tx, place, |inode| inode.ctime = now)?;
+    }
+    Ok(found)
+}
+
+fn xattr_key(place: Place, name: &[u8]) -> Key {
+    place.key(KeyType::XATTR_ITEM, name_hash(name))
+}
+
+/// Sets or resets the compression property, with the inode flag and the feature bit that belong to it
+/// (`format/05 §5.3`). Data stay as they are.
+///
+/// # Errors
+/// `Invalid` for inodes that are neither file nor directory, and for nodatacow or nodatasum ones.
+pub fn set_compression(
+    tx: &mut Transaction<'_>,
+    place: Place,
+    change: &PropertyChange,
+    shown: &str,
+) -> Result<()> {
+    let inode = lookup::inode(tx, place)?;
+    let kind = FileType::from_mode(inode.mode.get());
+    if !matches!(kind, Some(FileType::REG_FILE | FileType::DIR)) {
+        return Err(Error::Invalid(format!(
+            "{shown}: compression is a property of files and directories only"
+        )));
+    }
+    let cannot = inode.flags.get() & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0;
+    let compression = inode_flags::COMPRESS | inode_flags::NOCOMPRESS;
+    match change {
+        PropertyChange::Set(_) if cannot => {
+            let why =
+                "the inode is nodatacow or nodatasum, whose data are never compressed ('chattr +C' files)";
+            Err(Error::Invalid(format!("{shown}: invalid argument: {why}")))
+        }
+        PropertyChange::Set(property) => {
+            set_xattr(tx, place, COMPRESSION_XATTR, property.as_bytes())?;
+            let flag = match property.algorithm() {
+                Some(algorithm) => {
+                    tx.set_incompat(feature_of(algorithm));
+                    inode_flags::COMPRESS
+                }
+                None => inode_flags::NOCOMPRESS,
+            };
+            update_inode(tx, place, |i| i.flags = (i.flags.get() & !compression | flag).into())
+        }
+        PropertyChange::Reset => {
+            remove_xattr(tx, place, COMPRESSION_XATTR)?;
+            update_inode(tx, place, |i| i.flags = (i.flags.get() & !compression).into())
+        }
+    }
+}
+
+/// The incompat bit of an algorithm; zlib has none.
+pub fn feature_of(algorithm: Algorithm) -> u64 {
+    match algorithm {
+        Algorithm::Zlib => 0,
+        Algorithm::Lzo => incompat::COMPRESS_LZO,
+        Algorithm::Zstd => incompat::COMPRESS_ZSTD,
+    }
+}
+
+/// What new entries of `dir` inherit.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn inherited_from(tx: &Transaction<'_>, dir: Place) -> Result<Inherited> {
+    let flags = lookup::inode(tx, dir)?.flags.get();
+    let stored = lookup::xattr(tx, dir, COMPRESSION_XATTR)?;
+    Ok(Inherited { flags, property: stored.and_then(|v| Property::from_stored(&v)) })
+}
