@@ -105,7 +105,7 @@ impl ImageArgs {
         if fs.has_log() {
             ui.note(&format!("{}: has a log to replay; what was synced last may look older", name()));
         }
-        let start = self.start(&fs).with_context(name)?;
+        let start = self.start_in(&fs).with_context(name)?;
         Ok(Opened { fs, start })
     }
 
@@ -130,14 +130,15 @@ impl ImageArgs {
     }
 
     /// Where paths start.
-    fn start(&self, fs: &Filesystem) -> Result<Place> {
+    pub(crate) fn start_in(&self, items: &impl lookup::Items) -> Result<Place> {
         let Some(subvol) = &self.subvol else { return Ok(Place::TOP) };
         let id = subvol.to_str().and_then(|s| s.parse::<u64>().ok());
         let place = match id {
             Some(id) => Place::root(id),
-            None => fs.resolve(subvol.as_bytes(), true)?,
+            None => lookup::resolve(items, Place::TOP, subvol.as_bytes(), true)?,
         };
-        let is_subvolume = place == Place::root(place.tree) && lookup::root_item(fs, place.tree)?.is_some();
+        let is_subvolume =
+            place == Place::root(place.tree) && lookup::root_item(items, place.tree)?.is_some();
         if !is_subvolume {
             anyhow::bail!("{}: not a subvolume", shown(subvol.as_bytes()));
         }

@@ -4,7 +4,11 @@ mod cat;
 mod cp;
 mod inspect;
 mod ls;
+mod mkdir;
+mod mkfs;
 mod prop;
+mod report;
+mod rm;
 mod stat;
 
 use anyhow::Result;
@@ -14,10 +18,13 @@ use crate::output::Ui;
 /// What to do.
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
+    Mkfs(mkfs::Args),
     Cp(cp::Args),
     Ls(ls::Args),
     Cat(cat::Args),
     Stat(stat::Args),
+    Mkdir(mkdir::Args),
+    Rm(rm::Args),
     Prop(prop::Args),
     Inspect(inspect::Args),
 }
@@ -26,17 +33,20 @@ impl Command {
     /// Does it. Failures that it went on behind are in `ui`.
     pub(crate) fn run(self, ui: &Ui) -> Result<()> {
         match self {
+            Command::Mkfs(args) => mkfs::run(&args, ui),
             Command::Cp(args) => cp::run(&args, ui),
             Command::Ls(args) => ls::run(&args, ui),
             Command::Cat(args) => cat::run(&args, ui),
             Command::Stat(args) => stat::run(&args, ui),
+            Command::Mkdir(args) => mkdir::run(&args, ui),
+            Command::Rm(args) => rm::run(&args, ui),
             Command::Prop(args) => prop::run(&args, ui),
             Command::Inspect(args) => inspect::run(&args, ui),
         }
     }
 }
 
-/// Threads that decode.
+/// Threads that encode or decode.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

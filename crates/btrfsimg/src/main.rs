@@ -5,9 +5,12 @@
 
 mod address;
 mod args;
+mod clock;
 mod cmd;
+mod edit;
 mod exit;
 mod output;
+mod size;
 
 use std::process::ExitCode;
 

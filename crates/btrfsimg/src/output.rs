@@ -34,6 +34,11 @@ impl Ui {
         Ui { global, code: AtomicU8::new(exit::OK) }
     }
 
+    /// Whether `-q` was given.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.global.quiet
+    }
+
     /// How often `-v` was given.
     pub(crate) fn verbosity(&self) -> u8 {
         self.global.verbose

@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use btrfsimg_ondisk::{Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS};
+use btrfsimg_ondisk::{Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Uuid};
 
 use super::{Options, Size, finish_size, make};
 use crate::device::{Access, Device, FileDevice};
@@ -26,6 +26,9 @@ pub struct ImageOptions {
     pub no_sync: bool,
 }
 
+/// A file of the host: (device major, minor) and inode number.
+pub type HostFile = ((u32, u32), u64);
+
 /// What was made.
 #[derive(Clone, Copy, Debug)]
 pub struct Made<T> {
@@ -33,9 +36,12 @@ pub struct Made<T> {
     pub filled: T,
     /// Bytes of the image.
     pub size: u64,
+    /// The file system's UUID.
+    pub fsid: Uuid,
 }
 
-/// Makes an image at `path`, and has `fill` put something into its root directory.
+/// Makes an image at `path`, and has `fill` put something into its root directory. `fill` is told which files of the
+/// host the image itself is, so that it does not swallow its own tail.
 ///
 /// A file is written beside its place and renamed when it is whole, so that until then an old file is as it was; a
 /// symlink is followed. A block device is written in place: its old superblock goes first, the new one comes last.
@@ -47,7 +53,7 @@ pub fn make_image<T>(
     path: &Path,
     options: &Options,
     image: &ImageOptions,
-    fill: impl FnOnce(&mut Transaction<'_>, Place) -> Result<T>,
+    fill: impl FnOnce(&mut Transaction<'_>, Place, &[HostFile]) -> Result<T>,
 ) -> Result<Made<T>> {
     let shown = path.display().to_string();
     let place = resolve(path).map_err(Error::io(&shown))?;
@@ -77,7 +83,7 @@ fn make_file<T>(
     old: Option<&std::fs::Metadata>,
     options: &Options,
     image: &ImageOptions,
-    fill: impl FnOnce(&mut Transaction<'_>, Place) -> Result<T>,
+    fill: impl FnOnce(&mut Transaction<'_>, Place, &[HostFile]) -> Result<T>,
 ) -> Result<Made<T>> {
     let shown = path.display().to_string();
     let mut options = options.clone();
@@ -98,7 +104,12 @@ fn make_file<T>(
     if let Some(meta) = old {
         keep_owner(&temporary.path, meta).map_err(Error::io(&shown))?;
     }
-    let made = fill_volume(device.clone(), &options, image, fill)?;
+    let itself: Vec<HostFile> = [std::fs::metadata(&temporary.path).ok().as_ref(), old]
+        .into_iter()
+        .flatten()
+        .map(host_file)
+        .collect();
+    let made = fill_volume(device.clone(), &options, image, &itself, fill)?;
     device.set_len(made.size).map_err(Error::io(&shown))?;
     temporary.rename_to(path, !image.no_sync).map_err(Error::io(&shown))?;
     drop(old_device);
@@ -109,7 +120,7 @@ fn make_on_device<T>(
     path: &Path,
     options: &Options,
     image: &ImageOptions,
-    fill: impl FnOnce(&mut Transaction<'_>, Place) -> Result<T>,
+    fill: impl FnOnce(&mut Transaction<'_>, Place, &[HostFile]) -> Result<T>,
 ) -> Result<Made<T>> {
     let shown = path.display().to_string();
     let device = Arc::new(FileDevice::open(path, Access::Write, 0)?);
@@ -129,23 +140,25 @@ fn make_on_device<T>(
         device.write_at(&zeros, Physical(at)).map_err(Error::io(&shown))?;
     }
     device.sync().map_err(Error::io(&shown))?;
-    fill_volume(device, &options, image, fill)
+    fill_volume(device, &options, image, &[], fill)
 }
 
 fn fill_volume<T>(
     device: Arc<dyn Device>,
     options: &Options,
     image: &ImageOptions,
-    fill: impl FnOnce(&mut Transaction<'_>, Place) -> Result<T>,
+    itself: &[HostFile],
+    fill: impl FnOnce(&mut Transaction<'_>, Place, &[HostFile]) -> Result<T>,
 ) -> Result<Made<T>> {
     let volume_options = VolumeOptions { no_sync: image.no_sync, ..Default::default() };
     let mut volume = Volume::blank(device, &options.geometry()?, volume_options)?;
     let mut tx = volume.begin(options.now)?;
     make(&mut tx, options)?;
-    let filled = fill(&mut tx, Place::TOP)?;
+    let filled = fill(&mut tx, Place::TOP, itself)?;
+    let fsid = Uuid::from_bytes(tx.superblock().fsid);
     let size = finish_size(&mut tx, options.size, image.has_content)?;
     tx.commit()?;
-    Ok(Made { filled, size })
+    Ok(Made { filled, size, fsid })
 }
 
 /// Refuses a file or device that holds something known, unless `force`.
@@ -198,6 +211,11 @@ fn keep_owner(path: &Path, old: &std::fs::Metadata) -> std::io::Result<()> {
         let _ = std::os::unix::fs::chown(path, Some(old.uid()), Some(old.gid()));
     }
     Ok(())
+}
+
+fn host_file(meta: &std::fs::Metadata) -> HostFile {
+    let dev = meta.dev();
+    ((rustix::fs::major(dev), rustix::fs::minor(dev)), meta.ino())
 }
 
 /// A file that goes when it is dropped, unless it was renamed.

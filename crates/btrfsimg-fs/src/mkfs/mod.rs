@@ -5,7 +5,7 @@
 
 mod image;
 
-pub use image::{ImageOptions, Made, make_image};
+pub use image::{HostFile, ImageOptions, Made, make_image};
 
 use btrfsimg_ondisk::{
     CsumType, InodeItem, Key, KeyType, RootItem, Timespec, Uuid, block_group_flags as bg, compat_ro,

@@ -67,6 +67,17 @@ impl Attributes {
         }
     }
 
+    /// A directory with the setgid bit gives its group to what is made in it, and the bit to directories.
+    pub fn inherit_group(&mut self, parent: &InodeItem) {
+        const SETGID: u32 = 0o2000;
+        if parent.mode.get() & SETGID != 0 {
+            self.gid = parent.gid.get();
+            if self.file_type() == FileType::DIR {
+                self.mode |= SETGID;
+            }
+        }
+    }
+
     /// What a new inode inherits from its directory (`format/05 §5.4`): flags, and for files and directories the
     /// property, level included. Returns the property as it is stored.
     pub fn inherit(&mut self, parent: &Inherited) -> Option<Property> {

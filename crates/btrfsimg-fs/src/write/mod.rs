@@ -6,4 +6,6 @@ pub mod data;
 pub mod encode;
 pub mod inode;
 pub mod names;
+pub mod remove;
+pub mod subvol;
 pub mod xattr;

@@ -7,7 +7,10 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 
+use btrfsimg_compress::CompressionSpec;
+
 use crate::address::{ImageArgs, Word, no_image_in};
+use crate::edit::EditArgs;
 use crate::exit::usage;
 use crate::output::Ui;
 
@@ -24,12 +27,15 @@ use crate::output::Ui;
 Examples:
   btrfsimg cp out.img:/etc/fstab .
   btrfsimg cp -r out.img:/etc ./etc
+  btrfsimg cp -a --compress zstd:9 ./site out.img:/srv/
   btrfsimg cp -a out.img:/. ./all
   btrfsimg cp out.img:/boot/vmlinuz -
   btrfsimg cp -i out.img :/a :/b ./dir")]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
+    #[command(flatten)]
+    edit: EditArgs,
     /// Directories and what is in them
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
@@ -39,6 +45,9 @@ pub(crate) struct Args {
     /// Keep all: -r -p, hard links, devices, xattrs
     #[arg(short, long)]
     archive: bool,
+    /// Compress what is copied in so, above any property; not stored: none, lzo, zlib[:1-9], zstd[:-15..15]
+    #[arg(long, value_name = "ALGO[:LEVEL]")]
+    compress: Option<CompressionSpec>,
     /// Make devices outside an image, without -a as root
     #[arg(long)]
     devices: bool,

@@ -2,6 +2,7 @@
 
 mod get;
 mod list;
+mod set;
 
 use std::ffi::OsString;
 
@@ -22,12 +23,14 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum PropCommand {
     Get(get::Args),
+    Set(set::Args),
     List(list::Args),
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     match &args.command {
         PropCommand::Get(args) => get::run(args, ui),
+        PropCommand::Set(args) => set::run(args, ui),
         PropCommand::List(args) => list::run(args, ui),
     }
 }

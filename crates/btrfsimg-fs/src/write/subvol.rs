@@ -1,0 +1,34 @@
+//! Subvolumes as a whole.
+
+use btrfsimg_ondisk::root_flags;
+
+use crate::error::{Error, Result};
+use crate::txn::Transaction;
+
+/// Makes the subvolume `tree` read-only or writable.
+///
+/// # Errors
+/// `ReadOnly` when making a received subvolume writable would break later receives, without `force`; with it, what
+/// says that it was received goes.
+pub fn set_readonly(tx: &mut Transaction<'_>, tree: u64, readonly: bool, force: bool) -> Result<()> {
+    let Some(item) = tx.root_item_mut(tree)? else {
+        return Err(Error::NotFound(format!("subvolume {tree}")));
+    };
+    let flags = item.flags.get();
+    if readonly {
+        item.flags = (flags | root_flags::RDONLY).into();
+        return Ok(());
+    }
+    if item.received_uuid != [0; 16] {
+        if !force {
+            let fix = "making it writable breaks later incremental receives; do it with -f";
+            return Err(Error::ReadOnly(format!("subvolume {tree} was received: {fix}")));
+        }
+        item.received_uuid = [0; 16];
+        item.stransid = 0.into();
+        item.rtransid = 0.into();
+        (item.stime, item.rtime) = (btrfsimg_ondisk::Timespec::zeroed(), btrfsimg_ondisk::Timespec::zeroed());
+    }
+    item.flags = (flags & !root_flags::RDONLY).into();
+    Ok(())
+}

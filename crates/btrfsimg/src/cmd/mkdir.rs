@@ -1,0 +1,100 @@
+//! `mkdir`: directories in an image.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use btrfsimg_fs::lookup::{self, Place, find_entry, resolve_parent};
+use btrfsimg_fs::txn::Transaction;
+use btrfsimg_fs::write::create::create;
+use btrfsimg_fs::write::inode::Attributes;
+use btrfsimg_fs::write::names::{check_changeable, refuse_existing};
+use btrfsimg_ondisk::FileType;
+
+use crate::address::{Address, ImageArgs};
+use crate::edit::EditArgs;
+use crate::output::Ui;
+
+/// Make directories in an image
+///
+/// They belong to 0:0 with mode 0755, and inherit the compression property of the directory that they are in.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  btrfsimg mkdir out.img:/data
+  btrfsimg mkdir -p out.img:/var/lib/app/cache
+  btrfsimg mkdir -m 1777 out.img:/tmp")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    #[command(flatten)]
+    edit: EditArgs,
+    /// Make parents as needed; what exists is no error
+    #[arg(short, long)]
+    parents: bool,
+    /// Permission bits, in octal
+    #[arg(short, long, value_parser = parse_mode, default_value = "755")]
+    mode: u32,
+    /// The directories, as IMAGE:/path
+    #[arg(required = true, value_name = "IMAGE:/PATH")]
+    paths: Vec<OsString>,
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|m| *m <= 0o7777)
+        .ok_or_else(|| format!("'{text}' is no octal mode up to 7777"))
+}
+
+pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
+    let addresses = args.image.addresses(&args.paths)?;
+    args.edit.run_each(&args.image, &addresses, ui, |tx, start, address| {
+        if args.parents {
+            make_all(tx, start, address, args.mode)
+        } else {
+            make_one(tx, start, address, args.mode)
+        }
+    })
+}
+
+fn make_one(tx: &mut Transaction<'_>, start: Place, address: &Address, mode: u32) -> Result<()> {
+    let (dir, name) = resolve_parent(tx, start, &address.path)?;
+    check_changeable(tx, dir, &address.to_string(), false)?;
+    refuse_existing(tx, dir, name, &address.to_string())?;
+    make(tx, dir, name, mode)?;
+    Ok(())
+}
+
+fn make(tx: &mut Transaction<'_>, dir: Place, name: &[u8], mode: u32) -> btrfsimg_fs::Result<Place> {
+    let mut attributes = Attributes::new(0o040_000 | mode, tx.now());
+    attributes.inherit_group(&lookup::inode(tx, dir)?);
+    create(tx, dir, name, attributes, Vec::new())
+}
+
+/// Every component that is missing.
+fn make_all(tx: &mut Transaction<'_>, start: Place, address: &Address, mode: u32) -> Result<()> {
+    let components: Vec<&[u8]> = address.path.split(|b| *b == b'/').filter(|c| !c.is_empty()).collect();
+    for n in 1..=components.len() {
+        let path = components[..n].join(&b'/');
+        match lookup::resolve(tx, start, &path, true) {
+            Ok(place) if is_directory(tx, place)? => {}
+            Ok(_) => return Err(btrfsimg_fs::Error::NotDirectory(address.to_string()).into()),
+            Err(btrfsimg_fs::Error::NotFound(_)) => {
+                let (dir, name) = resolve_parent(tx, start, &path)?;
+                if find_entry(tx, dir, name)?.is_some() {
+                    // A symlink that leads to nothing.
+                    return Err(btrfsimg_fs::Error::Exists(address.to_string()).into());
+                }
+                check_changeable(tx, dir, &address.to_string(), false)?;
+                make(tx, dir, name, if n == components.len() { mode } else { 0o755 })?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn is_directory(tx: &Transaction<'_>, place: Place) -> btrfsimg_fs::Result<bool> {
+    let inode = lookup::inode(tx, place)?;
+    Ok(FileType::from_mode(inode.mode.get()) == Some(FileType::DIR))
+}

@@ -1,0 +1,211 @@
+//! `mkfs`: a new file system, empty or with a directory's contents.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use btrfsimg_compress::CompressionSpec;
+use btrfsimg_fs::import::{self, Preserve, Report, Sparse, Target, import_tree};
+use btrfsimg_fs::mkfs::{ImageOptions, Made, Options, Size, Slack, make_image};
+use btrfsimg_fs::write::encode::CompressionPolicy;
+use btrfsimg_ondisk::{CsumType, Uuid, uuid_from_random};
+
+use crate::cmd::report::{report_failures, shown_size};
+use crate::cmd::workers;
+use crate::exit::usage;
+use crate::output::{Ui, print_json};
+use crate::size::parse_size;
+use crate::{clock, edit};
+
+/// Make a btrfs image, empty or filled from a directory
+///
+/// An absent file is created. An existing one is replaced when the new image is whole, and never before; one that
+/// holds something known needs -f. No root and no mount are needed; as root, owners and devices come along as they
+/// are.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+With SOURCE_DATE_EPOCH set, equal contents give equal bytes (give -U or --seed as well).
+
+Examples:
+  btrfsimg mkfs out.img
+  btrfsimg mkfs out.img -r rootfs --compress zstd:3
+  btrfsimg mkfs out.img -r rootfs --compress-force zstd:15 --size min
+  btrfsimg mkfs out.img -r rootfs --size 2G -L root -n 16k --csum xxhash")]
+pub(crate) struct Args {
+    /// The image: a file or a block device
+    image: PathBuf,
+    /// Take the contents of this directory
+    #[arg(short, long, value_name = "DIR")]
+    rootdir: Option<PathBuf>,
+    /// auto, min, or exactly so many bytes (k, M, G, T), never more
+    #[arg(short = 'b', long, value_name = "SIZE", default_value = "auto", value_parser = parse_wanted)]
+    size: Wanted,
+    /// Unallocated space with --size auto: a share of what is used, or bytes [default: 10%, at least 16M]
+    #[arg(long, value_name = "N%|BYTES", value_parser = parse_slack)]
+    slack: Option<Slack>,
+    /// Label, up to 255 bytes
+    #[arg(short = 'L', long, default_value = "")]
+    label: std::ffi::OsString,
+    /// UUID of the file system [default: random]
+    #[arg(short = 'U', long)]
+    uuid: Option<Uuid>,
+    /// Draw the UUID from this text
+    #[arg(long, conflicts_with = "uuid")]
+    seed: Option<String>,
+    /// Bytes of a tree block: 4k to 64k
+    #[arg(short, long, default_value = "16k", value_parser = parse_size)]
+    nodesize: u64,
+    /// crc32c, xxhash, sha256 or blake2b
+    #[arg(long, default_value = "crc32c")]
+    csum: CsumType,
+    /// Compress what looks compressible: none, lzo, zlib[:1-9], zstd[:-15..15]
+    #[arg(long, value_name = "ALGO[:LEVEL]")]
+    compress: Option<CompressionSpec>,
+    /// Compress whatever becomes smaller
+    #[arg(long, value_name = "ALGO[:LEVEL]", conflicts_with = "compress")]
+    compress_force: Option<CompressionSpec>,
+    /// Where holes come from: auto (the source's), always (runs of zeros), never
+    #[arg(long, value_name = "WHEN", value_parser = parse_sparse)]
+    sparse: Option<Sparse>,
+    /// Threads that read and compress [default: the cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Overwrite what holds a file system or the like
+    #[arg(short, long)]
+    force: bool,
+    /// Do not wait until the image is durable
+    #[arg(long)]
+    no_sync: bool,
+    /// Say what was made as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `--size`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wanted {
+    Auto,
+    Min,
+    Exact(u64),
+}
+
+fn parse_wanted(text: &str) -> Result<Wanted, String> {
+    match text {
+        "auto" => Ok(Wanted::Auto),
+        "min" => Ok(Wanted::Min),
+        size => parse_size(size).map(Wanted::Exact).map_err(|e| format!("{e}; or write auto or min")),
+    }
+}
+
+fn parse_slack(text: &str) -> Result<Slack, String> {
+    match text.strip_suffix('%') {
+        Some(percent) => {
+            let percent = percent.parse().ok().filter(|p| *p <= 10_000);
+            percent.map(Slack::Percent).ok_or_else(|| format!("'{text}' is no percentage up to 10000%"))
+        }
+        None => parse_size(text).map(Slack::Bytes),
+    }
+}
+
+fn parse_sparse(text: &str) -> Result<Sparse, String> {
+    match text {
+        "auto" => Ok(Sparse::Auto),
+        "always" => Ok(Sparse::Always),
+        "never" => Ok(Sparse::Never),
+        _ => Err("valid are auto, always, never".to_owned()),
+    }
+}
+
+pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
+    let options = options(args)?;
+    if options.reproducible && args.uuid.is_none() && args.seed.is_none() {
+        ui.note("the UUID is random: give -U or --seed for equal images");
+    }
+    let image =
+        ImageOptions { force: args.force, has_content: args.rootdir.is_some(), no_sync: args.no_sync };
+    let stop = edit::stop_flag()?;
+    let epoch = clock::source_date_epoch()?;
+    if let Some(dir) = &args.rootdir
+        && !std::fs::metadata(dir).map_err(|e| btrfsimg_fs::Error::io(dir.display().to_string())(e))?.is_dir()
+    {
+        bail!("{}: not a directory", dir.display());
+    }
+    let made = make_image(&args.image, &options, &image, |tx, root, itself| {
+        let Some(dir) = &args.rootdir else { return Ok(Report::default()) };
+        let import = import::Options {
+            preserve: Preserve::ALL,
+            compression: CompressionPolicy {
+                request: None,
+                build_default: args.compress_force.or(args.compress),
+                force: args.compress_force.is_some(),
+            },
+            workers: args.threads.map_or_else(workers, usize::from),
+            sparse: args.sparse.unwrap_or(if epoch.is_some() { Sparse::Always } else { Sparse::Auto }),
+            clamp: epoch,
+            exclude: itself.to_vec(),
+            cancel: Some(&stop),
+        };
+        import_tree(tx, dir, Target::NewRoot(root), &import)
+    })?;
+    report_failures(ui, &made.filled);
+    if args.json { say_json(args, &made) } else { say(args, ui, &made) }
+}
+
+fn options(args: &Args) -> Result<Options> {
+    let size = match (args.size, args.slack) {
+        (Wanted::Auto, slack) => Size::Auto(slack.unwrap_or_default()),
+        (_, Some(_)) => return Err(usage("--slack goes with --size auto")),
+        (Wanted::Min, None) => Size::Min,
+        (Wanted::Exact(bytes), None) => Size::Exact(bytes),
+    };
+    let nodesize = u32::try_from(args.nodesize).map_err(|_| usage("--nodesize: at most 64k"))?;
+    Ok(Options {
+        nodesize,
+        csum: args.csum,
+        label: std::os::unix::ffi::OsStrExt::as_bytes(args.label.as_os_str()).to_vec(),
+        fsid: args.uuid.or_else(|| args.seed.as_deref().map(uuid_from_seed)),
+        reproducible: clock::source_date_epoch()?.is_some(),
+        now: clock::now()?,
+        size,
+    })
+}
+
+fn uuid_from_seed(seed: &str) -> Uuid {
+    let digest = CsumType::Sha256.of(seed.as_bytes()).0;
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    uuid_from_random(bytes)
+}
+
+fn say(args: &Args, ui: &Ui, made: &Made<Report>) -> Result<()> {
+    if ui.is_quiet() {
+        return Ok(());
+    }
+    let r = &made.filled;
+    println!("{}: {}, UUID {}", args.image.display(), shown_size(made.size), made.fsid);
+    if args.rootdir.is_some() {
+        let (files, dirs, others) = (r.files, r.directories, r.others);
+        println!("  {files} files, {dirs} directories, {others} others");
+        println!("  {} of file data, {} stored", shown_size(r.bytes_read), shown_size(r.bytes_stored));
+    }
+    Ok(())
+}
+
+fn say_json(args: &Args, made: &Made<Report>) -> Result<()> {
+    let r = &made.filled;
+    let failures: Vec<_> = r
+        .failures
+        .iter()
+        .map(|f| serde_json::json!({ "path": Path::new(&f.path).display().to_string(), "reason": f.reason }))
+        .collect();
+    print_json(serde_json::json!({
+        "image": args.image.display().to_string(),
+        "size": made.size,
+        "uuid": made.fsid.to_string(),
+        "files": r.files,
+        "directories": r.directories,
+        "others": r.others,
+        "bytes_read": r.bytes_read,
+        "bytes_stored": r.bytes_stored,
+        "failures": failures,
+    }))
+}

@@ -1,0 +1,111 @@
+//! `prop set`: sets a property.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+use anyhow::{Result, bail};
+use btrfsimg_compress::PropertyChange;
+use btrfsimg_fs::lookup::Place;
+use btrfsimg_fs::mkfs::check_label;
+use btrfsimg_fs::txn::Transaction;
+use btrfsimg_fs::write::names::check_changeable;
+use btrfsimg_fs::write::xattr::set_compression;
+
+use super::{ObjectArgs, Property};
+use crate::edit::{EditArgs, resolve};
+use crate::exit::usage;
+use crate::output::Ui;
+
+/// Set a property of an object
+///
+/// compression (files and directories): zlib[:1-9], lzo, zstd[:-15..15], none, or '' to reset it. What is written
+/// or made there later is compressed so; data that are there stay as they are.
+/// ro (subvolumes): true or false. label (the file system): up to 255 bytes.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  btrfsimg prop set out.img:/data compression zstd:3
+  btrfsimg prop set out.img:/data compression ''
+  btrfsimg prop set out.img:/snapshot ro true
+  btrfsimg prop set out.img label root")]
+pub(super) struct Args {
+    #[command(flatten)]
+    object: ObjectArgs,
+    #[command(flatten)]
+    edit: EditArgs,
+    /// The property
+    name: String,
+    /// Its value
+    value: OsString,
+    /// Also where that breaks an incremental receive
+    #[arg(short, long)]
+    force: bool,
+}
+
+pub(super) fn run(args: &Args, _ui: &Ui) -> Result<()> {
+    let property = Property::parse(&args.name)?;
+    if args.object.object_type.is_some_and(|t| t != property.object_type()) {
+        bail!("object is not compatible with property: {}", args.name);
+    }
+    let change = Change::parse(property, &args.value)?;
+    let address = args.object.image.address(&args.object.object)?;
+    args.edit.run(&args.object.image, &address.image, |tx, start| {
+        let place = resolve(tx, start, &address.path, true).map_err(|e| address.about(e.into()))?;
+        apply(tx, place, &change, &address.to_string(), args.force)
+    })
+}
+
+/// A property with its value, as far as that can be judged without the image.
+enum Change {
+    Compression(PropertyChange),
+    Ro(bool),
+    Label(Vec<u8>),
+}
+
+impl Change {
+    fn parse(property: Property, value: &OsString) -> Result<Change> {
+        let text = || value.to_str().ok_or_else(|| usage("the value is not valid UTF-8"));
+        Ok(match property {
+            Property::Compression => Change::Compression(
+                PropertyChange::parse_strict(text()?).map_err(|e| usage(format!("compression: {e}")))?,
+            ),
+            Property::Ro => match text()? {
+                "true" => Change::Ro(true),
+                "false" => Change::Ro(false),
+                other => {
+                    return Err(usage(format!(
+                        "invalid value for property ro: {other}; valid are true, false"
+                    )));
+                }
+            },
+            Property::Label => {
+                let label = value.clone().into_vec();
+                check_label(value.as_bytes())?;
+                Change::Label(label)
+            }
+        })
+    }
+}
+
+fn apply(tx: &mut Transaction<'_>, place: Place, change: &Change, shown: &str, force: bool) -> Result<()> {
+    let is_root = place == Place::root(place.tree);
+    match change {
+        Change::Compression(change) => {
+            check_changeable(tx, place, shown, false)?;
+            Ok(set_compression(tx, place, change, shown)?)
+        }
+        Change::Ro(_) if !is_root => {
+            bail!("{shown}: object is not compatible with property: ro (not a subvolume)")
+        }
+        Change::Ro(ro) => Ok(btrfsimg_fs::write::subvol::set_readonly(tx, place.tree, *ro, force)?),
+        Change::Label(_) if place != Place::TOP => {
+            bail!("{shown}: object is not compatible with property: label (the file system is IMAGE alone)")
+        }
+        Change::Label(label) => {
+            let field = &mut tx.superblock_mut().label;
+            field.fill(0);
+            field[..label.len()].copy_from_slice(label);
+            Ok(())
+        }
+    }
+}
