@@ -20,6 +20,7 @@ pub mod device;
 mod error;
 pub mod export;
 pub mod import;
+pub mod inspect;
 pub mod lookup;
 pub mod mkfs;
 pub mod read;

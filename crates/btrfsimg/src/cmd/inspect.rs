@@ -1,10 +1,18 @@
 //! `inspect`: the structures of an image, as they are.
 
+mod superblock;
+mod tree;
+
+use std::ffi::OsString;
+use std::path::Path;
+
 use anyhow::Result;
 
+use crate::address::ImageArgs;
+use crate::exit::usage;
 use crate::output::Ui;
 
-/// Show the structures of an image
+/// Show the structures of an image, damaged ones too
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -13,10 +21,18 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum InspectCommand {
-    Super,
+    Super(superblock::Args),
+    Tree(tree::Args),
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
-    let _ = (args, ui);
-    anyhow::bail!("inspect is not here yet")
+    match &args.command {
+        InspectCommand::Super(args) => superblock::run(args, ui),
+        InspectCommand::Tree(args) => tree::run(args, ui),
+    }
+}
+
+/// The image that these commands look at: one word, or `-i`.
+fn image_of<'a>(image: &'a ImageArgs, word: Option<&'a OsString>) -> Result<&'a Path> {
+    image.image.as_deref().or_else(|| word.map(Path::new)).ok_or_else(|| usage("no image given"))
 }
