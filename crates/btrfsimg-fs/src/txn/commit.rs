@@ -28,6 +28,9 @@ impl Transaction<'_> {
     /// `NoSpace`, `Corrupt`, `Io`; the image is as before unless the superblock was being written, after which the
     /// volume is poisoned.
     pub fn commit(mut self) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
         self.settle()?;
         let superblock = self.next_superblock()?;
         // Data were written when they came. All blocks, in address order, so that they go out in long runs.
@@ -51,10 +54,18 @@ impl Transaction<'_> {
         Ok(())
     }
 
+    /// Whether nothing has changed.
+    fn is_empty(&self) -> bool {
+        let roots = self.trees.values().all(|t| !t.changed);
+        self.dirty.is_empty() && self.refs.is_empty() && roots && self.superblock == *self.volume.store.superblock()
+    }
+
     /// Writes the accounting that changes itself (references, chunks, block groups, free space, roots) until a
     /// whole pass changes nothing. Each pass copies only blocks that were not copied before, so this ends.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.mark_quota_inconsistent()?;
+        // The root tree's root has the generation of the superblock, whatever else changed.
+        self.path_to(objectid::ROOT_TREE, &Key::MIN)?;
         for _ in 0..SETTLE_PASSES {
             self.flush_csums()?;
             self.run_refs()?;

@@ -243,13 +243,17 @@ impl Transaction<'_> {
         if self.dirty.len() <= budget {
             return Ok(());
         }
-        let mut old = Vec::new();
+        let (mut old, mut empty) = (Vec::new(), Vec::new());
         while self.dirty_leaves.len() > budget / 2 {
             let Some(at) = self.dirty_leaves.pop_front() else { break };
-            if self.dirty.contains_key(&at) {
-                old.push(at);
+            match self.dirty.get(&at) {
+                // Not yet what its tree may have on disk: it stays.
+                Some(block) if block.nritems() == 0 => empty.push(at),
+                Some(_) => old.push(at),
+                None => {}
             }
         }
+        self.dirty_leaves.extend(empty);
         old.sort_unstable();
         old.dedup();
         self.write_blocks(&old)?;
