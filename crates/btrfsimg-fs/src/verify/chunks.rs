@@ -1,7 +1,7 @@
 //! Chunks, devices, device extents and block groups against each other (`format/06 §6.9`).
 
 use btrfsimg_ondisk::block_group_flags as bg;
-use btrfsimg_ondisk::{BlockContext, DevExtent, DevItem, Item, KeyType, compat_ro, objectid};
+use btrfsimg_ondisk::{BlockContext, DevExtent, DevItem, Item, KeyType, Logical, compat_ro, objectid};
 use zerocopy::FromBytes;
 
 use super::extents::Group;
@@ -132,7 +132,7 @@ pub(super) fn judge_device_extents(
 
 fn judge_device_extent(image: &Image<'_>, tree: &ChunkTree, extent: &DeviceExtent, findings: &mut Findings) {
     let mut fault = |rule, reason: String| findings.add(rule, extent.place.clone(), reason);
-    let Some(chunk) = image.chunks.iter().find(|c| c.start.0 == extent.chunk) else {
+    let Some(chunk) = image.chunks.lookup(Logical(extent.chunk)).filter(|c| c.start.0 == extent.chunk) else {
         return fault(
             "DE-06",
             format!("device extent of a chunk that does not exist, have chunk {}", extent.chunk),
@@ -172,7 +172,7 @@ pub(super) fn judge_block_groups(image: &Image<'_>, groups: &[Group], findings: 
     }
     for group in groups {
         let place = Place::extent(group.start);
-        let Some(chunk) = image.chunks.lookup(btrfsimg_ondisk::Logical(group.start)) else {
+        let Some(chunk) = image.chunks.lookup(Logical(group.start)) else {
             findings.add("BG-07", place, format!("block group of length {} has no chunk", group.length));
             continue;
         };

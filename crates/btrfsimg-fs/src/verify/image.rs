@@ -1,9 +1,8 @@
 //! Reading tree blocks, every copy of each.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use btrfsimg_ondisk::{
-    BlockContext, FramedBlock, Item, Judged, Key, KeyPtr, Logical, ParentExpectation, Superblock, Violation,
+    BlockContext, FramedBlock, Item, Judged, Key, KeyPtr, Logical, ParentExpectation, Superblock, Uuid,
+    Violation,
 };
 
 use super::finding::{Finding, Findings, Place};
@@ -18,8 +17,8 @@ pub(super) struct Image<'a> {
     pub(super) ctx: BlockContext,
     pub(super) chunks: ChunkMap,
     pub(super) threads: usize,
-    /// Whether a tree block was met that is not sound: what needs all of them may be its consequence.
-    pub(super) damaged: AtomicBool,
+    /// What every block's header says, as far as known.
+    pub(super) chunk_tree_uuid: Option<[u8; 16]>,
 }
 
 /// A pointer to a block: where, and what it must be.
@@ -95,25 +94,11 @@ impl Image<'_> {
         strict: bool,
         findings: &mut Findings,
     ) -> Option<Block> {
-        let block = self.read_best(tree, pointer, strict, findings);
-        if block.as_ref().is_none_or(|b| !b.judged.is_sound()) {
-            self.damaged.store(true, Ordering::Relaxed);
-        }
-        block
-    }
-
-    fn read_best(
-        &self,
-        tree: u64,
-        pointer: &Pointer,
-        strict: bool,
-        findings: &mut Findings,
-    ) -> Option<Block> {
         let place = Place::block(tree, pointer.at, pointer.expect.level.unwrap_or(0) == 0);
-        let copies = match self.copies(pointer.at, &place) {
+        let copies = match self.copies(pointer.at) {
             Ok(copies) => copies,
-            Err(finding) => {
-                findings.push(finding);
+            Err(reason) => {
+                findings.add("BLK-01", place, reason);
                 return None;
             }
         };
@@ -138,7 +123,15 @@ impl Image<'_> {
                 best = Some(this);
             }
         }
-        usable(tree, pointer.at, best?)
+        let block = usable(tree, pointer.at, best?)?;
+        if let Some(expect) =
+            self.chunk_tree_uuid.filter(|u| strict && *u != block.judged.header().chunk_tree_uuid)
+        {
+            let (have, expect) =
+                (Uuid::from_bytes(block.judged.header().chunk_tree_uuid), Uuid::from_bytes(expect));
+            findings.add("BLK-12", block.place(), format!("chunk tree uuid, have {have} expect {expect}"));
+        }
+        Some(block)
     }
 
     fn judge(&self, pointer: &Pointer, bytes: Box<[u8]>, strict: bool) -> Copied {
@@ -149,18 +142,17 @@ impl Image<'_> {
         Copied { judged, violations }
     }
 
-    fn copies(&self, logical: Logical, place: &Place) -> Result<Vec<Stored>, Finding> {
+    fn copies(&self, logical: Logical) -> Result<Vec<Stored>, String> {
         let node = self.ctx.nodesize as u64;
-        let fault = |reason: String| Err(Finding::new("BLK-01", place.clone(), reason));
         if !logical.0.is_multiple_of(self.ctx.sectorsize) {
-            return fault(format!(
+            return Err(format!(
                 "unaligned block, have {logical} expect aligned to {}",
                 self.ctx.sectorsize
             ));
         }
         match self.chunks.map(logical, node) {
             Ok(places) => Ok(places.collect()),
-            Err(_) => fault(format!("unable to find chunk map for logical {logical} length {node}")),
+            Err(_) => Err(format!("unable to find chunk map for logical {logical} length {node}")),
         }
     }
 }

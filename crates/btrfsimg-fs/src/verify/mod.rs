@@ -16,6 +16,7 @@ mod image;
 mod inodes;
 mod names;
 mod passes;
+mod paths;
 mod report;
 mod roots;
 mod supers;
@@ -118,5 +119,5 @@ fn open<'a>(
         0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         n => n,
     };
-    Some(Image { device, device_len, superblock, ctx, chunks, threads, damaged: false.into() })
+    Some(Image { device, device_len, superblock, ctx, chunks, threads, chunk_tree_uuid: None })
 }

@@ -16,7 +16,7 @@ use super::report::Report;
 use super::roots::{Root, RootTree, UuidTree};
 use super::usage::{Hasher, Usage, User, bit};
 use super::walk::{LaterUser, Tree, Users, Walk, judge_user};
-use super::{Options, free_space, names};
+use super::{Options, free_space, names, paths};
 use crate::error::Error;
 
 /// What the passes hand on to each other.
@@ -67,6 +67,7 @@ impl<'r, 's> Passes<'r, 's> {
             self.chunk_tree.devices.extend(run.devices);
             self.chunk_tree.chunks.extend(run.chunks);
         }
+        image.chunk_tree_uuid = self.chunk_tree.uuid;
         for chunk in &self.chunk_tree.chunks {
             image.chunks.remove(chunk.start);
             if let Err(Error::Corrupt(corrupt)) = image.chunks.insert(chunk.clone()) {
@@ -119,6 +120,7 @@ impl<'r, 's> Passes<'r, 's> {
         self.report.summary.trees += 1;
         let mut roots = RootTree::default();
         walked.runs.into_iter().for_each(|run| roots.append(run));
+        roots.sort();
         let mut findings = Findings::default();
         roots.judge(sb, &mut findings);
         let whole = walked.whole && !findings.has_errors();
@@ -259,6 +261,7 @@ impl<'r, 's> Passes<'r, 's> {
                     let (runs, whole) = self.tree(image, root, space, leaf);
                     let mut uuids = UuidTree::default();
                     runs.into_iter().for_each(|run| uuids.append(run));
+                    uuids.sort();
                     let sb = &image.superblock;
                     let complete = sb.uuid_tree_generation == sb.generation && whole;
                     let mut findings = Findings::default();
@@ -316,7 +319,11 @@ impl<'r, 's> Passes<'r, 's> {
         };
         let walk = Walk::new(image, root.tree(), Users::Now(&space.usage), &self.blocks);
         let walked = walk.run(|run: &mut inodes::Run, block, first, _| run.leaf(block, first, &subvolume));
-        self.report.absorb(walked.findings);
+        let mut faults = walked.findings;
+        if root.is_subvolume() {
+            paths::fill(image, root.tree(), &mut faults);
+        }
+        self.report.absorb(faults);
         self.report.summary.trees += 1;
         let mut seen = inodes::join(walked.runs, &subvolume);
         self.report.summary.inodes += seen.inodes;
@@ -343,6 +350,8 @@ impl<'r, 's> Passes<'r, 's> {
             };
         }
         seen.judge_prealloc(&space.usage, &mut later);
+        paths::fill(image, root.tree(), &mut findings);
+        paths::fill(image, root.tree(), &mut later);
         self.report.absorb_as(!walked.whole, findings);
         self.report.absorb_as(!walked.whole, later);
         space.whole &= walked.whole;

@@ -36,10 +36,10 @@ pub(super) struct Root {
 }
 
 /// One of the two references of a subvolume.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Link {
-    parent: u64,
     child: u64,
+    parent: u64,
     dir: u64,
     index: u64,
     name: Vec<u8>,
@@ -119,8 +119,17 @@ impl RootTree {
         self.data.extend(other.data);
     }
 
+    /// Puts all in order, for what follows.
+    pub(super) fn sort(&mut self) {
+        self.roots.sort_by_key(|r| r.key);
+        self.refs.sort();
+        self.backrefs.sort();
+        self.orphans.sort_unstable();
+    }
+
     pub(super) fn find(&self, tree: u64) -> Option<&Root> {
-        self.roots.iter().find(|r| r.key.objectid == tree)
+        let at = self.roots.partition_point(|r| r.key.objectid < tree);
+        self.roots.get(at).filter(|r| r.key.objectid == tree)
     }
 
     /// ROOT-09, ROOT-11, ROOT-13, ROOT-15: what needs no other tree.
@@ -147,7 +156,7 @@ impl RootTree {
             }
         }
         for root in self.roots.iter().filter(|r| r.is_subvolume()) {
-            if root.is_dead() && !self.orphans.contains(&root.key.objectid) {
+            if root.is_dead() && self.orphans.binary_search(&root.key.objectid).is_err() {
                 findings.add("ROOT-11", root.place.clone(), "deleted subvolume without an orphan item");
             }
             let writable = root.item.flags.get() & root_flags::RDONLY == 0;
@@ -170,14 +179,15 @@ impl RootTree {
         };
         for root in self.roots.iter().filter(|r| r.is_subvolume() && r.key.objectid != objectid::FS_TREE) {
             let id = root.key.objectid;
-            let count = self.backrefs.iter().filter(|l| l.child == id).count();
+            let first = self.backrefs.partition_point(|l| l.child < id);
+            let count = self.backrefs[first..].partition_point(|l| l.child == id);
             let expect = usize::from(!root.is_dead());
             if count != expect {
                 fault(id, format!("subvolume {id} has {count} ROOT_BACKREFs, expect {expect}"));
             }
         }
         for link in &self.backrefs {
-            if !self.refs.contains(link) {
+            if self.refs.binary_search(link).is_err() {
                 fault(
                     link.child,
                     format!("no ROOT_REF for the ROOT_BACKREF of {} in {}", link.child, link.parent),
@@ -185,7 +195,7 @@ impl RootTree {
             }
         }
         for link in &self.refs {
-            if !self.backrefs.contains(link) {
+            if self.backrefs.binary_search(link).is_err() {
                 fault(
                     link.child,
                     format!("no ROOT_BACKREF for the ROOT_REF of {} in {}", link.child, link.parent),
@@ -240,6 +250,15 @@ impl UuidTree {
         self.items.extend(other.items);
     }
 
+    pub(super) fn sort(&mut self) {
+        self.items.sort();
+    }
+
+    fn lists(&self, received: bool, uuid: [u8; 16], id: u64) -> bool {
+        let at = self.items.partition_point(|i| (i.0, i.1) < (received, uuid));
+        self.items.get(at).is_some_and(|i| (i.0, i.1) == (received, uuid) && i.2.contains(&id))
+    }
+
     /// ROOT-14.
     pub(super) fn judge(&self, roots: &RootTree, complete: bool, findings: &mut Findings) {
         let place = || Place::tree(objectid::UUID_TREE);
@@ -261,9 +280,7 @@ impl UuidTree {
         for root in live.filter(|_| complete) {
             let id = root.key.objectid;
             for (received, uuid) in [(false, root.item.uuid), (true, root.item.received_uuid)] {
-                let listed =
-                    self.items.iter().any(|(r, u, ids)| *r == received && *u == uuid && ids.contains(&id));
-                if uuid != [0; 16] && !listed {
+                if uuid != [0; 16] && !self.lists(received, uuid, id) {
                     findings.add("ROOT-14", place(), format!("no uuid item for subvolume {id}"));
                 }
             }
