@@ -10,6 +10,7 @@ mod prop;
 mod report;
 mod rm;
 mod stat;
+mod verify;
 
 use anyhow::Result;
 
@@ -27,6 +28,7 @@ pub(crate) enum Command {
     Rm(rm::Args),
     Prop(prop::Args),
     Inspect(inspect::Args),
+    Verify(verify::Args),
 }
 
 impl Command {
@@ -42,6 +44,7 @@ impl Command {
             Command::Rm(args) => rm::run(&args, ui),
             Command::Prop(args) => prop::run(&args, ui),
             Command::Inspect(args) => inspect::run(&args, ui),
+            Command::Verify(args) => verify::run(&args, ui),
         }
     }
 }

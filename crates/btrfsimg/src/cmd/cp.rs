@@ -27,7 +27,7 @@ use crate::output::Ui;
 Examples:
   btrfsimg cp out.img:/etc/fstab .
   btrfsimg cp -r out.img:/etc ./etc
-  btrfsimg cp -a --compress zstd:9 ./site out.img:/srv/
+  btrfsimg cp -a --compress zstd:9 ./site out.img:/data/
   btrfsimg cp -a out.img:/. ./all
   btrfsimg cp out.img:/boot/vmlinuz -
   btrfsimg cp -i out.img :/a :/b ./dir")]

@@ -1,0 +1,153 @@
+//! What the tests of the command share: running it, images made by the kernel, and damage.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use btrfsimg_ondisk::CsumType;
+use btrfsimg_testkit::btrfs_progs;
+use btrfsimg_testkit::oracle::Oracle;
+use tempfile::TempDir;
+
+/// What the command did.
+pub struct Ran {
+    pub code: i32,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Standard output as text.
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).unwrap()
+    }
+
+    /// Fails the test unless it ended with `code`.
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Ran {
+        assert_eq!(
+            self.code,
+            code,
+            "stdout: {}\nstderr: {}",
+            String::from_utf8_lossy(&self.stdout),
+            self.stderr
+        );
+        self
+    }
+}
+
+/// Runs the command.
+pub fn run<S: AsRef<OsStr>>(args: &[S]) -> Ran {
+    let Output { status, stdout, stderr } = command(args).stdin(Stdio::null()).output().unwrap();
+    let code = status.code().unwrap_or_else(|| panic!("died of {status}"));
+    Ran { code, stdout, stderr: String::from_utf8_lossy(&stderr).into_owned() }
+}
+
+/// The command with these arguments.
+pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_btrfsimg"));
+    command.args(args);
+    command
+}
+
+/// A directory for one test, and an image in it.
+pub struct Lab {
+    pub dir: TempDir,
+    pub image: PathBuf,
+}
+
+impl Lab {
+    /// An image of 512 MiB made by mkfs.btrfs with `mkfs_args`, mounted with `options`, and filled by `fill`.
+    /// `None` where this machine cannot.
+    pub fn kernel_made(mkfs_args: &[&str], options: &str, fill: impl FnOnce(&Path)) -> Option<Lab> {
+        let oracle = Oracle::new();
+        if !oracle.has_progs() || !oracle.has_kernel() {
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("k.img");
+        btrfs_progs::mkfs(&image, 512 << 20, mkfs_args).unwrap();
+        let mount = oracle.mount(&image, options).unwrap()?;
+        fill(mount.path());
+        assert_eq!(mount.unmount().unwrap(), [""; 0]);
+        Some(Lab { dir, image })
+    }
+
+    /// The address of a path in the image.
+    pub fn at(&self, path: &str) -> String {
+        format!("{}:{path}", self.image.display())
+    }
+
+    /// A path beside the image.
+    pub fn host(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Mounts the image read-only and calls `look` with the mount point.
+    pub fn mounted(&self, look: impl FnOnce(&Path)) {
+        let mount = Oracle::new().mount(&self.image, "ro").unwrap().unwrap();
+        look(mount.path());
+    }
+}
+
+/// Runs a shell script in `dir`; it must succeed.
+#[track_caller]
+pub fn sh(dir: &Path, script: &str) -> String {
+    let output = Command::new("bash").args(["-ec", script]).current_dir(dir).output().unwrap();
+    assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+const NODESIZE: usize = 16384;
+
+/// Replaces `from` with `to`, of the same length, in every tree block that holds it, and makes those blocks'
+/// checksums right again. Gives how many blocks that were.
+pub fn patch_blocks(image: &Path, from: &[u8], to: &[u8]) -> usize {
+    assert_eq!(from.len(), to.len());
+    edit_blocks(image, |block| {
+        let mut hits = block.windows(from.len()).enumerate().filter(|(_, w)| *w == from).map(|(at, _)| at);
+        let found: Vec<usize> = hits.by_ref().collect();
+        found.iter().for_each(|at| block[*at..at + to.len()].copy_from_slice(to));
+        !found.is_empty()
+    })
+}
+
+/// Calls `edit` with every tree block of the image that is in use or was; seals those that it changed.
+pub fn edit_blocks(image: &Path, mut edit: impl FnMut(&mut [u8]) -> bool) -> usize {
+    let file = File::options().read(true).write(true).open(image).unwrap();
+    let mut superblock = [0; 4096];
+    file.read_exact_at(&mut superblock, 65536).unwrap();
+    let fsid: [u8; 16] = superblock[32..48].try_into().unwrap();
+    let len = fs::metadata(image).unwrap().len();
+    let (mut at, mut edited, mut block) = (0, 0, vec![0; NODESIZE]);
+    while at + NODESIZE as u64 <= len {
+        file.read_exact_at(&mut block, at).unwrap();
+        if block[32..48] == fsid && edit(&mut block) {
+            let csum = CsumType::Crc32c.of_block(&block);
+            block[..32].copy_from_slice(&csum.0);
+            file.write_all_at(&block, at).unwrap();
+            edited += 1;
+        }
+        at += 4096;
+    }
+    edited
+}
+
+/// The offsets in the image file of all places that hold `bytes`, aligned to sectors.
+pub fn find_sectors(image: &Path, bytes: &[u8]) -> Vec<u64> {
+    let file = File::open(image).unwrap();
+    let len = fs::metadata(image).unwrap().len();
+    let mut buf = vec![0; bytes.len()];
+    (0..len / 4096)
+        .map(|sector| sector * 4096)
+        .filter(|at| file.read_exact_at(&mut buf, *at).is_ok() && buf == bytes)
+        .collect()
+}
+
+/// Overwrites bytes of the image file.
+pub fn overwrite(image: &Path, at: u64, bytes: &[u8]) {
+    File::options().write(true).open(image).unwrap().write_all_at(bytes, at).unwrap();
+}
