@@ -145,10 +145,7 @@ impl Image<'_> {
     fn copies(&self, logical: Logical) -> Result<Vec<Stored>, String> {
         let node = self.ctx.nodesize as u64;
         if !logical.0.is_multiple_of(self.ctx.sectorsize) {
-            return Err(format!(
-                "unaligned block, have {logical} expect aligned to {}",
-                self.ctx.sectorsize
-            ));
+            return Err(format!("unaligned block, have {logical} expect aligned to {}", self.ctx.sectorsize));
         }
         match self.chunks.map(logical, node) {
             Ok(places) => Ok(places.collect()),

@@ -172,12 +172,8 @@ impl<'r, 's> Passes<'r, 's> {
             let user = User { extent: at, back: BackRef::TreeBlock { root: tree } };
             judge_user(usage, user, level, &Place::tree(tree), &mut findings);
         }
-        for root in &roots.roots {
-            let (at, id) = (root.item.bytenr.get(), root.key.objectid);
-            let to_itself = id == objectid::TREE_RELOC && usage.is_full(at);
-            let back =
-                if to_itself { BackRef::SharedBlock { parent: at } } else { BackRef::TreeBlock { root: id } };
-            judge_user(usage, User { extent: at, back }, root.item.level, &root.place, &mut findings);
+        for root in roots.roots.iter().filter(|r| READ_EARLIER.contains(&r.key.objectid)) {
+            judge_root(usage, root, &mut findings);
         }
         for (user, len, place) in &roots.data {
             let fits = usage.add(*user).is_some_and(|e| e.has(bit::DATA) && e.len == *len);
@@ -202,7 +198,9 @@ impl<'r, 's> Passes<'r, 's> {
     ) -> (Vec<T>, bool) {
         let walk = Walk::new(image, root.tree(), Users::Now(&space.usage), &self.blocks);
         let walked = walk.run(|run: &mut T, block, _, _| leaf(run, block));
-        self.report.absorb(walked.findings);
+        let mut findings = walked.findings;
+        judge_root(&space.usage, root, &mut findings);
+        self.report.absorb(findings);
         self.report.summary.trees += 1;
         space.whole &= walked.whole;
         (walked.runs, walked.whole)
@@ -243,7 +241,7 @@ impl<'r, 's> Passes<'r, 's> {
         space: &mut Space,
     ) -> Option<(Vec<free_space::Run>, bool)> {
         const READ_ALREADY: [u64; 4] =
-            [objectid::EXTENT_TREE, objectid::BLOCK_GROUP_TREE, objectid::DEV_TREE, objectid::CSUM_TREE];
+            [READ_EARLIER[0], READ_EARLIER[1], objectid::DEV_TREE, objectid::CSUM_TREE];
         let mut free = None;
         for root in &roots.roots {
             let id = root.key.objectid;
@@ -291,8 +289,10 @@ impl<'r, 's> Passes<'r, 's> {
         let mut walked_roots = std::collections::HashSet::new();
         for root in found {
             if !walked_roots.insert(root.item.bytenr.get()) {
-                let finding = Finding::new("BLK-13", root.place.clone(), "root block of two trees");
-                self.report.emit(&finding);
+                let mut findings = Findings::default();
+                findings.add("BLK-13", root.place.clone(), "root block of two trees");
+                judge_root(&space.usage, root, &mut findings);
+                self.report.absorb(findings);
                 continue;
             }
             if let Some(list) = self.subvolume(image, root, space, csums) {
@@ -320,6 +320,7 @@ impl<'r, 's> Passes<'r, 's> {
         let walk = Walk::new(image, root.tree(), Users::Now(&space.usage), &self.blocks);
         let walked = walk.run(|run: &mut inodes::Run, block, first, _| run.leaf(block, first, &subvolume));
         let mut faults = walked.findings;
+        judge_root(&space.usage, root, &mut faults);
         if root.is_subvolume() {
             paths::fill(image, root.tree(), &mut faults);
         }
@@ -404,6 +405,17 @@ impl<'r, 's> Passes<'r, 's> {
         walked.runs.into_iter().for_each(|found| self.report.absorb(found));
         self.report.summary.data_bytes = bytes.into_inner();
     }
+}
+
+/// Trees that are read before users can be counted.
+const READ_EARLIER: [u64; 2] = [objectid::EXTENT_TREE, objectid::BLOCK_GROUP_TREE];
+
+/// Counts a root item as a user of its root block. A relocation tree's root may refer to itself.
+fn judge_root(usage: &Usage, root: &Root, findings: &mut Findings) {
+    let (at, id) = (root.item.bytenr.get(), root.key.objectid);
+    let to_itself = id == objectid::TREE_RELOC && usage.is_full(at);
+    let back = if to_itself { BackRef::SharedBlock { parent: at } } else { BackRef::TreeBlock { root: id } };
+    judge_user(usage, User { extent: at, back }, root.item.level, &root.place, findings);
 }
 
 /// Whether a tree holds inodes: subvolumes, relocation trees, the data relocation tree.
