@@ -2,11 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
 use btrfsimg_fs::Error;
-use btrfsimg_fs::device::{Access, FileDevice};
+use btrfsimg_fs::device::{Access, Device, FileDevice, OverlayDevice};
 use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
 
@@ -38,27 +38,53 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
 
 impl EditArgs {
     /// Changes `image` in one commit. `change` gets the transaction and where paths start; when it fails, nothing
-    /// is committed.
+    /// is committed. It is called again, for nothing, where the image is full: to say how large it would have to be.
     pub(crate) fn run<T>(
         &self,
         image: &ImageArgs,
         path: &Path,
-        change: impl FnOnce(&mut Transaction<'_>, Place) -> Result<T>,
+        mut change: impl FnMut(&mut Transaction<'_>, Place) -> Result<T>,
     ) -> Result<T> {
         let name = || path.display().to_string();
         let stop = stop_flag()?;
-        let device = FileDevice::open(path, Access::Write, image.offset)?;
-        let options = VolumeOptions { grow: self.grow, no_sync: self.no_sync };
-        let mut volume = Volume::open(Arc::new(device), options).with_context(name)?;
-        let mut tx = volume.begin(clock::now()?)?;
-        let start = image.start_in(&tx).with_context(name)?;
-        let result = change(&mut tx, start)?;
-        if stop.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(Error::Interrupted.into());
-        }
-        tx.commit().with_context(name)?;
-        Ok(result)
+        let device: Arc<dyn Device> = Arc::new(FileDevice::open(path, Access::Write, image.offset)?);
+        let options = VolumeOptions { grow: self.grow, no_sync: self.no_sync, dry_run: false };
+        let now = clock::now()?;
+        let result = {
+            let mut volume = Volume::open(device.clone(), options).with_context(name)?;
+            let mut tx = volume.begin(now)?;
+            let start = image.start_in(&tx).with_context(name)?;
+            change(&mut tx, start).and_then(|result| {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(Error::Interrupted.into());
+                }
+                tx.commit().with_context(name)?;
+                Ok(result)
+            })
+        };
+        result.map_err(|error| match error.downcast_ref::<Error>() {
+            Some(Error::NoSpace { what, needed: None }) => {
+                let needed = needed_size(device, image, now, &mut change).ok();
+                anyhow::Error::new(Error::NoSpace { what: what.clone(), needed }).context(name())
+            }
+            _ => error,
+        })
     }
+}
+
+/// How large the image would have to be for a change: the change is made above it in memory, and dropped.
+fn needed_size<T>(
+    device: Arc<dyn Device>,
+    image: &ImageArgs,
+    now: btrfsimg_ondisk::Timespec,
+    change: &mut impl FnMut(&mut Transaction<'_>, Place) -> Result<T>,
+) -> Result<u64> {
+    let options = VolumeOptions { grow: true, no_sync: true, dry_run: true };
+    let mut volume = Volume::open(Arc::new(OverlayDevice::new(device)?), options)?;
+    let mut tx = volume.begin(now)?;
+    let start = image.start_in(&tx)?;
+    change(&mut tx, start)?;
+    Ok(tx.needed_size()?)
 }
 
 impl EditArgs {

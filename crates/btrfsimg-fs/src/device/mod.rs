@@ -2,6 +2,7 @@
 
 mod file;
 mod mem;
+mod overlay;
 
 use std::io;
 
@@ -9,6 +10,7 @@ use btrfsimg_ondisk::Physical;
 
 pub use file::{Access, FileDevice};
 pub use mem::MemDevice;
+pub use overlay::OverlayDevice;
 
 /// A device of a file system: bytes at physical offsets.
 ///

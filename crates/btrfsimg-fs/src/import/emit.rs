@@ -99,6 +99,8 @@ impl Importer<'_, '_> {
                 self.flush_items()?;
             }
         }
+        // Full, or nobody there: then the buffer goes.
+        let _ = self.placed.try_send(done.data);
         Ok(())
     }
 
@@ -254,6 +256,7 @@ impl Importer<'_, '_> {
         current.nbytes +=
             self.push_file_extents(&mut items, node, inode, &done.data, &placement, &piece.extents)?;
         self.items = items;
+        let _ = self.placed.try_send(done.data);
         if self.items.data_len() > ITEMS_BYTES { self.flush_items() } else { Ok(()) }
     }
 

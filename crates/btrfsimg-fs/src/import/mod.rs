@@ -176,10 +176,11 @@ fn run_named(
         // Made in here, so that they go when this closure ends, however it ends: then the workers end.
         let (jobs, job_queue) = bounded(limit);
         let (results, done) = bounded(limit);
+        let (placed, used) = bounded(limit);
         for _ in 0..options.workers.max(1) {
-            let (job_queue, results) = (job_queue.clone(), results.clone());
+            let (job_queue, results, used) = (job_queue.clone(), results.clone(), used.clone());
             let shared = &shared;
-            scope.spawn(move || worker::run(shared, &job_queue, &results));
+            scope.spawn(move || worker::run(shared, &job_queue, &results, &used));
         }
         drop((job_queue, results));
         let mut importer = Importer {
@@ -189,6 +190,7 @@ fn run_named(
             options,
             names,
             items: ItemBatch::new(),
+            placed,
             pending: VecDeque::new(),
             arrived: HashMap::new(),
             next_job: 0,
@@ -232,6 +234,8 @@ struct Importer<'i, 'v> {
     /// Names in the image that differ from the source's, by inode.
     names: HashMap<u64, Vec<u8>>,
     items: ItemBatch,
+    /// Takes buffers back to the workers.
+    placed: Sender<crate::write::encode::EncodedData>,
     pending: VecDeque<Pending>,
     arrived: HashMap<u64, Done>,
     next_job: u64,

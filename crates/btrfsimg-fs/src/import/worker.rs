@@ -62,10 +62,17 @@ pub(super) struct Shared<'a> {
 }
 
 /// Works until there are no more jobs.
-pub(super) fn run(shared: &Shared<'_>, jobs: &Receiver<(u64, Job)>, results: &Sender<Done>) {
+pub(super) fn run(
+    shared: &Shared<'_>,
+    jobs: &Receiver<(u64, Job)>,
+    results: &Sender<Done>,
+    used: &Receiver<EncodedData>,
+) {
     let mut worker = Worker { encoder: Encoder::new(shared.pool, shared.format), shared, buf: Vec::new() };
     for (id, job) in jobs {
-        let mut data = EncodedData::default();
+        // Buffers come back when they are placed: fresh memory costs a page fault for each page.
+        let mut data = used.try_recv().unwrap_or_default();
+        data.clear();
         let files = match job {
             Job::Files(files) => files.iter().map(|f| worker.small_file(f, &mut data)).collect(),
             Job::Piece { file, range, decision } => vec![worker.piece(&file, range, decision, &mut data)],
@@ -155,16 +162,35 @@ impl Worker<'_, '_> {
                     }
                 },
             };
-            let bytes = self.read(file, segment.clone())?;
-            let end = segment.start + bytes.len() as u64;
-            self.encode(segment.start, &bytes, decision, data, extents);
-            self.buf = bytes;
+            let end = segment.start + self.segment(file, segment.clone(), decision, data, extents)?;
             if end < segment.end {
                 return Ok(end);
             }
             at = end;
         }
         Ok(range.end)
+    }
+
+    /// Reads and encodes a range without holes that the source knows of. Says how many bytes were there.
+    fn segment(
+        &mut self,
+        file: &SourceFile,
+        segment: Range<u64>,
+        decision: Decision,
+        data: &mut EncodedData,
+        extents: &mut Vec<EncodedExtent>,
+    ) -> io::Result<u64> {
+        if decision == Decision::Raw && self.shared.sparse != Sparse::Always {
+            let len =
+                usize::try_from(segment.end - segment.start).map_err(|_| io::ErrorKind::FileTooLarge)?;
+            let read = |buf: &mut [u8]| file.read(buf, segment.start);
+            return self.encoder.read_raw(segment.start, len, data, extents, read).map(|n| n as u64);
+        }
+        let bytes = self.read(file, segment.clone())?;
+        self.encode(segment.start, &bytes, decision, data, extents);
+        let len = bytes.len() as u64;
+        self.buf = bytes;
+        Ok(len)
     }
 
     fn read(&mut self, file: &SourceFile, range: Range<u64>) -> io::Result<Vec<u8>> {

@@ -219,7 +219,7 @@ fn root_directory(transid: u64, now: Timespec) -> ItemBatch {
 fn root_tree_directory(tx: &Transaction<'_>, now: Timespec) -> ItemBatch {
     let dir = objectid::ROOT_TREE_DIR;
     let mut inode = directory_inode(tx.transid(), now);
-    (inode.transid, inode.nbytes) = (0.into(), tx.nodesize().into());
+    (inode.transid, inode.nbytes) = (0.into(), u64::from(tx.nodesize()).into());
     let top = Key::new(objectid::FS_TREE, KeyType::ROOT_ITEM, u64::MAX);
     let mut items = ItemBatch::new();
     items.push_with(Key::new(objectid::FS_TREE, KeyType::INODE_REF, dir), |out| {
@@ -242,7 +242,7 @@ fn root_tree_directory(tx: &Transaction<'_>, now: Timespec) -> ItemBatch {
 pub fn finish_size(tx: &mut Transaction<'_>, size: Size, has_content: bool) -> Result<u64> {
     tx.flush_refs()?;
     tx.trim_last_chunk(SpaceKind::Data, DATA_RESERVE)?;
-    tx.trim_last_chunk(SpaceKind::Metadata, METADATA_RESERVE_NODES * tx.nodesize())?;
+    tx.trim_last_chunk(SpaceKind::Metadata, METADATA_RESERVE_NODES * u64::from(tx.nodesize()))?;
     let allocated = MIB + tx.device_bytes_used();
     let wanted = match size {
         Size::Auto(_) if !has_content => EMPTY_SIZE,
@@ -255,7 +255,7 @@ pub fn finish_size(tx: &mut Transaction<'_>, size: Size, has_content: bool) -> R
         tx.close_device_holes()?;
     }
     let end = tx.device_extents_end();
-    let sectorsize = tx.sectorsize();
+    let sectorsize = u64::from(tx.sectorsize());
     let total = if let Size::Exact(bytes) = size {
         bytes / sectorsize * sectorsize
     } else {

@@ -93,11 +93,11 @@ impl Transaction<'_> {
         let align = |n: u64| n / STRIPE_LEN * STRIPE_LEN;
         match (self.volume.policy, kind) {
             (_, SpaceKind::System) => 4 * MIB,
-            (ChunkPolicy::Existing { total_bytes, .. }, kind) => {
+            (ChunkPolicy::Existing { total_bytes, grow: false }, kind) => {
                 let cap = if kind == SpaceKind::Data { 1024 * MIB } else { 256 * MIB };
                 align((total_bytes / 10).min(cap)).max(MIB)
             }
-            (ChunkPolicy::Growing, kind) => {
+            (ChunkPolicy::Growing | ChunkPolicy::Existing { grow: true, .. }, kind) => {
                 let chunks = self.volume.store.chunks();
                 let total: u64 = chunks.iter().filter(|c| c.flags & kind.flag() != 0).map(|c| c.length).sum();
                 align((total / 8).clamp(16 * MIB, 1024 * MIB))
@@ -144,6 +144,18 @@ impl Transaction<'_> {
         self.run_refs()
     }
 
+    /// A size of the device that will do for all that this transaction holds, in bytes. The transaction is spent.
+    ///
+    /// # Errors
+    /// As a commit.
+    pub fn needed_size(mut self) -> Result<u64> {
+        self.flush_refs()?;
+        self.trim_last_chunk(SpaceKind::Data, 0)?;
+        self.trim_last_chunk(SpaceKind::Metadata, MIB)?;
+        self.settle()?;
+        Ok(self.device_extents_end().max(self.superblock.dev_item.total_bytes.get()))
+    }
+
     /// Makes the device this long, in bytes.
     pub(crate) fn set_device_size(&mut self, total_bytes: u64) {
         self.superblock.dev_item.total_bytes = total_bytes.into();
@@ -172,6 +184,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "at most a MiB at a time")]
     fn move_stripe(&mut self, chunk: Logical, from: u64, to: u64, length: u64) -> Result<()> {
         let device = self.volume.store.device();
         let have = device.len().map_err(Error::io("length of the image"))?;

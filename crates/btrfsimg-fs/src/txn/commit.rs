@@ -57,7 +57,10 @@ impl Transaction<'_> {
     /// Whether nothing has changed.
     fn is_empty(&self) -> bool {
         let roots = self.trees.values().all(|t| !t.changed);
-        self.dirty.is_empty() && self.refs.is_empty() && roots && self.superblock == *self.volume.store.superblock()
+        self.dirty.is_empty()
+            && self.refs.is_empty()
+            && roots
+            && self.superblock == *self.volume.store.superblock()
     }
 
     /// Writes the accounting that changes itself (references, chunks, block groups, free space, roots) until a
@@ -140,7 +143,7 @@ impl Transaction<'_> {
 
     /// Checks, seals and writes the blocks at these ascending addresses.
     pub(super) fn write_blocks(&mut self, addresses: &[u64]) -> Result<()> {
-        let (ctx, nodesize) = (*self.volume.store.ctx(), self.nodesize());
+        let (ctx, nodesize) = (*self.volume.store.ctx(), u64::from(self.nodesize()));
         let mut run: Vec<u8> = Vec::new();
         let mut run_start = 0;
         for &at in addresses {

@@ -139,7 +139,7 @@ impl Transaction<'_> {
         if refs > 1 && owned && !full {
             self.change_child_refs(old, Some(at), tree, 1)?;
             let kind = ExtentKind::TreeBlock { level, first_key: Key::MIN };
-            let nodesize = self.nodesize();
+            let nodesize = u64::from(self.nodesize());
             self.refs.set_full_backref(at, nodesize, kind);
         } else if refs > 1 || full {
             self.change_child_refs(old, None, tree, 1)?;
@@ -187,7 +187,7 @@ impl Transaction<'_> {
     }
 
     fn change_block_ref(&mut self, at: Logical, level: u8, back: BackRef, delta: i64) -> Result<()> {
-        let nodesize = self.nodesize();
+        let nodesize = u64::from(self.nodesize());
         let kind = ExtentKind::TreeBlock { level, first_key: Key::MIN };
         if self.refs.add(at, nodesize, kind, back, delta) {
             self.space.free(&self.volume.store, at, nodesize, true)?;
@@ -222,7 +222,7 @@ impl Transaction<'_> {
 
     fn alloc_block(&mut self, tree: u64, level: u8, first_key: Key) -> Result<Logical> {
         let kind = if tree == objectid::CHUNK_TREE { SpaceKind::System } else { SpaceKind::Metadata };
-        let nodesize = self.nodesize();
+        let nodesize = u64::from(self.nodesize());
         let at = self.alloc(kind, nodesize, nodesize)?;
         let extent = ExtentKind::TreeBlock { level, first_key };
         self.refs.create(at, nodesize, extent, BackRef::TreeBlock { root: tree });

@@ -38,7 +38,8 @@ impl Transaction<'_> {
         if csums.is_empty() {
             return Ok(());
         }
-        let (width, sectorsize, max) = (self.csum_width() as u64, self.sectorsize(), self.csum_item_max());
+        let sectorsize = u64::from(self.sectorsize());
+        let (width, max) = (self.csum_width() as u64, self.csum_item_max());
         let pending = &mut self.pending_csums;
         let end = pending.start + pending.bytes.len() as u64 / width * sectorsize;
         if pending.bytes.is_empty() {
@@ -75,9 +76,10 @@ impl Transaction<'_> {
     }
 
     /// Removes the checksums of the `len` bytes at `at`; items that reach beyond keep the rest.
+    #[expect(clippy::cast_possible_truncation, reason = "indexes inside an item")]
     pub(super) fn remove_csums(&mut self, at: Logical, len: u64) -> Result<()> {
         self.flush_csums()?;
-        let (width, sectorsize) = (self.csum_width(), self.sectorsize());
+        let (width, sectorsize) = (self.csum_width(), u64::from(self.sectorsize()));
         let end = at.0 + len;
         let span = |data: &[u8]| (data.len() / width) as u64 * sectorsize;
         let first = match Cursor::at_or_before(self, objectid::CSUM_TREE, &csum_key(at.0))? {

@@ -128,7 +128,7 @@ impl Transaction<'_> {
             let middle = n / 2;
             let key = self.dirty_block(at).key(middle);
             let right = self.split_block(tree, at, middle, key)?;
-            if slot + 1 <= middle {
+            if slot < middle {
                 self.dirty_block_mut(at).insert_key_ptr(slot + 1, ptr);
             } else {
                 self.dirty_block_mut(right).insert_key_ptr(slot + 1 - middle, ptr);

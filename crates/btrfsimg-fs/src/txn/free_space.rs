@@ -207,7 +207,7 @@ impl Transaction<'_> {
 
     /// Rewrites the bitmaps whose bits have changed.
     fn write_bitmaps(&mut self, group: Range<u64>, before: &Runs, after: &Runs) -> Result<()> {
-        let sectorsize = self.sectorsize();
+        let sectorsize = u64::from(self.sectorsize());
         let span = BITMAP_BYTES * 8 * sectorsize;
         let mut at = group.start;
         while at < group.end {
@@ -233,6 +233,7 @@ fn difference<'r>(a: &'r Runs, b: &'r Runs) -> impl Iterator<Item = Range<u64>> 
 }
 
 /// One bit a sector, set where it is free, least significant first.
+#[expect(clippy::cast_possible_truncation, reason = "indexes inside a bitmap of 256 bytes")]
 fn bitmap(runs: &Runs, window: &Range<u64>, sectorsize: u64) -> Vec<u8> {
     let sectors = (window.end - window.start) / sectorsize;
     let mut bits = vec![0u8; sectors.div_ceil(8) as usize];

@@ -33,7 +33,7 @@ pub(crate) use chunks::device_key;
 pub use space::SpaceKind;
 pub use volume::{Geometry, Volume, VolumeOptions};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tree::{Blocks, TreeRoot, root_item};
 use refs::{DelayedRefs, ExtentKind};
 use space::Space;
@@ -90,13 +90,13 @@ impl<'v> Transaction<'v> {
     }
 
     /// Bytes of a tree block.
-    pub fn nodesize(&self) -> u64 {
-        u64::from(self.superblock.nodesize.get())
+    pub fn nodesize(&self) -> u32 {
+        self.superblock.nodesize.get()
     }
 
     /// Bytes of a sector.
-    pub fn sectorsize(&self) -> u64 {
-        u64::from(self.superblock.sectorsize.get())
+    pub fn sectorsize(&self) -> u32 {
+        self.superblock.sectorsize.get()
     }
 
     /// The superblock as it will be committed, but for roots and counts.
@@ -124,23 +124,17 @@ impl<'v> Transaction<'v> {
     /// # Errors
     /// `NoSpace`.
     pub fn alloc_data(&mut self, len: u64) -> Result<Logical> {
-        let sectorsize = self.sectorsize();
+        let sectorsize = u64::from(self.sectorsize());
         self.alloc(SpaceKind::Data, len, sectorsize)
     }
 
-    /// Allocates up to `len` bytes for data: less where free space is fragmented and no chunk can be added.
+    /// The same, but only in block groups that are there: `None` where none has `len` bytes in one piece.
     ///
     /// # Errors
-    /// `NoSpace` when nothing is left.
-    pub fn alloc_data_up_to(&mut self, len: u64) -> Result<(Logical, u64)> {
-        match self.alloc_data(len) {
-            Ok(at) => Ok((at, len)),
-            Err(no_space @ Error::NoSpace { .. }) => {
-                let store = &self.volume.store;
-                self.space.alloc_longest(store, SpaceKind::Data, len)?.ok_or(no_space)
-            }
-            Err(error) => Err(error),
-        }
+    /// `Corrupt`, `Io`.
+    pub fn alloc_data_in_place(&mut self, len: u64) -> Result<Option<Logical>> {
+        let sectorsize = u64::from(self.sectorsize());
+        self.space.alloc(&self.volume.store, SpaceKind::Data, len, sectorsize)
     }
 
     /// Writes data to every copy of an allocated range.
@@ -148,7 +142,7 @@ impl<'v> Transaction<'v> {
     /// # Errors
     /// `Io`.
     pub fn write_data(&mut self, at: Logical, bytes: &[u8]) -> Result<()> {
-        self.volume.store.write_copies(at, bytes)
+        if self.volume.dry_run { Ok(()) } else { self.volume.store.write_copies(at, bytes) }
     }
 
     /// Notes a data extent that was allocated here, its checksums (none for nodatasum), and its first reference.

@@ -89,8 +89,11 @@ impl Transaction<'_> {
     /// References of the tree block at `at` and whether it has FULL_BACKREF, pending changes included.
     pub(super) fn block_refs(&self, at: Logical, level: u8) -> Result<(u64, bool)> {
         let (delta, pending_full) = self.refs.pending(at);
-        let (_, view) =
-            self.find_extent(at, ExtentKind::TreeBlock { level, first_key: Key::MIN }, self.nodesize())?;
+        let (_, view) = self.find_extent(
+            at,
+            ExtentKind::TreeBlock { level, first_key: Key::MIN },
+            u64::from(self.nodesize()),
+        )?;
         let refs = view.head.refs.get().checked_add_signed(delta).ok_or_else(|| underflow(at))?;
         Ok((refs, pending_full || view.head.flags.get() & extent_flags::FULL_BACKREF != 0))
     }
@@ -102,7 +105,7 @@ impl Transaction<'_> {
             let mut new_items = ItemBatch::new();
             for (at, head) in heads {
                 if head.is_new {
-                    self.push_new_extent(&mut new_items, Logical(at), &head);
+                    self.push_new_extent(&mut new_items, Logical(at), &head)?;
                 } else {
                     self.apply_refs(Logical(at), &head)?;
                 }
@@ -131,7 +134,7 @@ impl Transaction<'_> {
         }
     }
 
-    fn push_new_extent(&self, items: &mut ItemBatch, at: Logical, head: &RefHead) {
+    fn push_new_extent(&self, items: &mut ItemBatch, at: Logical, head: &RefHead) -> Result<()> {
         let key = self.extent_key(at, head.kind, head.len);
         let mut item = ExtentItem::zeroed();
         item.generation = self.transid.into();
@@ -141,7 +144,8 @@ impl Transaction<'_> {
         }
         .into();
         let info = tree_block_info(head.kind).filter(|_| key.key_type == KeyType::EXTENT_ITEM);
-        let mut refs: Vec<(BackRef, u32)> = head.deltas.iter().map(|&(b, n)| (b, count(n))).collect();
+        let mut refs: Vec<(BackRef, u32)> =
+            head.deltas.iter().map(|&(b, n)| Ok((b, count(at, n)?))).collect::<Result<_>>()?;
         refs.sort_by(|a, b| a.0.inline_order(&b.0));
         item.refs = refs.iter().map(|&(_, n)| u64::from(n)).sum::<u64>().into();
         let mut room = self.inline_limit().saturating_sub(24 + info.map_or(0, |_| 18));
@@ -155,6 +159,7 @@ impl Transaction<'_> {
             }
         }
         items.push_with(key, |out| write_extent_item(out, &item, info.as_ref(), &inline));
+        Ok(())
     }
 
     /// The key and contents of the item of an extent that exists.
@@ -197,7 +202,7 @@ impl Transaction<'_> {
             let InlineRef::Ref(_, old) = view.inline[i] else { unreachable!("just matched") };
             match i64::from(old) + delta {
                 0 => _ = view.inline.remove(i),
-                n if n > 0 => view.inline[i] = InlineRef::Ref(back, count(n)),
+                n if n > 0 => view.inline[i] = InlineRef::Ref(back, count(at, n)?),
                 _ => return Err(underflow(at)),
             }
             return Ok(());
@@ -205,7 +210,7 @@ impl Transaction<'_> {
         if let Some((key, old)) = self.find_keyed_ref(at, back)? {
             return match i64::from(old) + delta {
                 0 => self.remove(objectid::EXTENT_TREE, key),
-                n if n > 0 => self.replace(objectid::EXTENT_TREE, key, &back.keyed_data(count(n))),
+                n if n > 0 => self.replace(objectid::EXTENT_TREE, key, &back.keyed_data(count(at, n)?)),
                 _ => Err(underflow(at)),
             };
         }
@@ -217,11 +222,11 @@ impl Transaction<'_> {
                 InlineRef::Ref(b, _) => b.inline_order(&back).is_gt(),
                 InlineRef::Owner(_) => false,
             });
-            view.inline.insert(place.unwrap_or(view.inline.len()), InlineRef::Ref(back, count(delta)));
+            view.inline.insert(place.unwrap_or(view.inline.len()), InlineRef::Ref(back, count(at, delta)?));
             return Ok(());
         }
         let key = self.free_keyed_slot(at, back)?;
-        self.insert(objectid::EXTENT_TREE, key, &back.keyed_data(count(delta)))
+        self.insert(objectid::EXTENT_TREE, key, &back.keyed_data(count(at, delta)?))
     }
 
     /// The keyed item of `back`, if there is one. Data references with equal hashes stand side by side.
@@ -285,8 +290,10 @@ fn tree_block_info(kind: ExtentKind) -> Option<TreeBlockInfo> {
     }
 }
 
-fn count(n: i64) -> u32 {
-    u32::try_from(n).expect("a reference count is positive and small")
+/// A reference's count as it is stored.
+fn count(at: Logical, n: i64) -> Result<u32> {
+    u32::try_from(n)
+        .map_err(|_| Error::corrupt("XR-01", format!("extent {at} has {n} references of one kind")))
 }
 
 fn underflow(at: Logical) -> Error {

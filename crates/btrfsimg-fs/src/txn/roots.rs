@@ -63,7 +63,7 @@ impl Transaction<'_> {
 
     /// Writes the ROOT_ITEMs of changed trees into the root tree. Says whether any differed from what it has.
     pub(super) fn write_root_items(&mut self) -> Result<bool> {
-        let (transid, nodesize) = (self.transid, self.nodesize());
+        let (transid, nodesize) = (self.transid, u64::from(self.nodesize()));
         let mut stale = Vec::new();
         for open in self.trees.values_mut().filter(|o| o.changed) {
             let Some((key, item)) = &mut open.item else { continue };

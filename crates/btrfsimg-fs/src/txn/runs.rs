@@ -79,12 +79,7 @@ impl Runs {
             .or_else(|| self.runs.range(..from).find_map(|run| fits(run, 0)))
     }
 
-    /// The longest range.
-    pub(super) fn longest(&self) -> Option<Range<u64>> {
-        self.iter().max_by_key(|r| r.end - r.start)
-    }
-
-    /// The end of the last range.
+    /// The last range.
     pub(super) fn last(&self) -> Option<Range<u64>> {
         self.runs.last_key_value().map(|(&s, &e)| s..e)
     }

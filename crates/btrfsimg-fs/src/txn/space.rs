@@ -141,26 +141,6 @@ impl Space {
         Ok(Some(Logical(at)))
     }
 
-    /// The longest free range of `kind` up to `max` bytes, in whole sectors; `None` when nothing is free.
-    pub(super) fn alloc_longest(
-        &mut self,
-        store: &BlockStore,
-        kind: SpaceKind,
-        max: u64,
-    ) -> Result<Option<(Logical, u64)>> {
-        let mut best: Option<(u64, std::ops::Range<u64>)> = None;
-        for start in candidates(store, kind) {
-            let group = self.load(store, start)?;
-            let longest = group.free.available.longest().map(|r| (start, r));
-            best = [best, longest].into_iter().flatten().max_by_key(|(_, r)| r.end - r.start);
-        }
-        let Some((start, run)) = best else { return Ok(None) };
-        let len = max.min(run.end - run.start);
-        self.groups.get_mut(&start).expect("loaded above").take(run.start, len);
-        self.bytes_used_delta += len.cast_signed();
-        Ok(Some((Logical(run.start), len)))
-    }
-
     /// The first group of `kind`, newest first, in which `find` finds something.
     fn search<T>(
         &mut self,

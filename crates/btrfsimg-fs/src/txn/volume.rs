@@ -34,6 +34,8 @@ pub struct VolumeOptions {
     pub grow: bool,
     /// Do not wait for durability: for fixtures that are thrown away.
     pub no_sync: bool,
+    /// Only to see what a change needs: data are not written. For a device whose writes go nowhere.
+    pub dry_run: bool,
 }
 
 /// A file system that is open for writing. One transaction at a time.
@@ -42,6 +44,7 @@ pub struct Volume {
     pub(super) chunk_tree_uuid: [u8; 16],
     pub(super) policy: ChunkPolicy,
     pub(super) sync: bool,
+    pub(super) dry_run: bool,
     pub(super) poisoned: bool,
 }
 
@@ -80,7 +83,14 @@ impl Volume {
         let chunk_tree_uuid = store.block(root.logical, &root.expectation())?.header().chunk_tree_uuid;
         let total_bytes = store.superblock().dev_item.total_bytes.get();
         let policy = ChunkPolicy::Existing { total_bytes, grow: options.grow };
-        Ok(Volume { store, chunk_tree_uuid, policy, sync: !options.no_sync, poisoned: false })
+        Ok(Volume {
+            store,
+            chunk_tree_uuid,
+            policy,
+            sync: !options.no_sync,
+            dry_run: options.dry_run,
+            poisoned: false,
+        })
     }
 
     /// An empty device that is to become a file system: no trees, no chunks, nothing written.
@@ -94,6 +104,7 @@ impl Volume {
             chunk_tree_uuid: geometry.chunk_tree_uuid.into_bytes(),
             policy: ChunkPolicy::Growing,
             sync: !options.no_sync,
+            dry_run: options.dry_run,
             poisoned: false,
         })
     }

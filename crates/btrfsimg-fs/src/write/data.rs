@@ -5,7 +5,7 @@ use btrfsimg_ondisk::{
 };
 
 use super::encode::{EncodedData, EncodedExtent};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::txn::{ItemBatch, Transaction};
 
 /// Where the stored bytes of an [`EncodedData`] went.
@@ -32,14 +32,11 @@ pub fn place(tx: &mut Transaction<'_>, data: &EncodedData, extents: &[&EncodedEx
     if data.data.is_empty() {
         return Ok(Placement { pieces: Vec::new() });
     }
-    match tx.alloc_data(data.data.len() as u64) {
-        Ok(at) => {
-            tx.write_data(at, &data.data)?;
-            return Ok(Placement { pieces: vec![(0, at)] });
-        }
-        Err(Error::NoSpace { .. }) => {}
-        Err(error) => return Err(error),
+    if let Some(at) = tx.alloc_data_in_place(data.data.len() as u64)? {
+        tx.write_data(at, &data.data)?;
+        return Ok(Placement { pieces: vec![(0, at)] });
     }
+    // One by one, so that what is left in the block groups is used before a chunk is added.
     let mut pieces = Vec::with_capacity(extents.len());
     for extent in extents.iter().filter(|e| !e.inline) {
         let at = tx.alloc_data(extent.stored.len() as u64)?;

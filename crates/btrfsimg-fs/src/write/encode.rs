@@ -78,6 +78,15 @@ pub struct EncodedData {
     pub inline: Vec<u8>,
 }
 
+impl EncodedData {
+    /// Forgets all, keeps the buffers.
+    pub fn clear(&mut self) {
+        self.data.clear();
+        self.csums.clear();
+        self.inline.clear();
+    }
+}
+
 /// Encodes file data; one for each worker.
 pub struct Encoder<'p> {
     pool: &'p WorkspacePool,
@@ -159,6 +168,38 @@ impl<'p> Encoder<'p> {
                 }),
             }
         }
+    }
+
+    /// Has `read` put up to `len` bytes of the file, which stand at `file_offset`, where they are stored raw. Says how
+    /// many there were.
+    ///
+    /// # Errors
+    /// What `read` returns; `out` is then as before.
+    pub fn read_raw<E>(
+        &self,
+        file_offset: u64,
+        len: usize,
+        out: &mut EncodedData,
+        extents: &mut Vec<EncodedExtent>,
+        read: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        let start = out.data.len();
+        out.data.resize(start + len.next_multiple_of(self.format.sectorsize), 0);
+        let got = read(&mut out.data[start..start + len]).inspect_err(|_| out.data.truncate(start))?;
+        let padded = got.next_multiple_of(self.format.sectorsize);
+        out.data.truncate(start + padded);
+        out.data[start + got..].fill(0);
+        if got > 0 {
+            let stored = start..start + padded;
+            extents.push(EncodedExtent {
+                file_offset,
+                num_bytes: padded as u64,
+                compression: 0,
+                inline: false,
+                stored,
+            });
+        }
+        Ok(got)
     }
 
     /// Appends the stored bytes of a chunk. Says its compression code.

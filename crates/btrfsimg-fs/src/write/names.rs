@@ -100,7 +100,7 @@ pub(super) fn add_to_bucket(
     let Some(mut bucket) = lookup_item(tx, place.tree, &key)? else {
         return tx.insert(place.tree, key, entry);
     };
-    let nodesize = usize::try_from(tx.nodesize()).expect("at most 64 KiB");
+    let nodesize = tx.nodesize() as usize;
     if DirItems::parse(key, &bucket, nodesize).map_err(|v| in_item(key, &v))?.find(name).is_some() {
         return Err(Error::Exists(String::from_utf8_lossy(name).into_owned()));
     }
@@ -122,7 +122,7 @@ pub(super) fn remove_from_bucket(
     name: &[u8],
 ) -> Result<bool> {
     let Some(bucket) = lookup_item(tx, place.tree, &key)? else { return Ok(false) };
-    let nodesize = usize::try_from(tx.nodesize()).expect("at most 64 KiB");
+    let nodesize = tx.nodesize() as usize;
     let (mut kept, mut found) = (Vec::with_capacity(bucket.len()), false);
     for e in DirItems::parse(key, &bucket, nodesize).map_err(|v| in_item(key, &v))? {
         if e.name == name {
@@ -167,7 +167,7 @@ pub fn add_inode_ref(
     name: &[u8],
 ) -> Result<()> {
     let key = place.key(KeyType::INODE_REF, parent);
-    let max = max_item_size(usize::try_from(tx.nodesize()).expect("at most 64 KiB"));
+    let max = max_item_size(tx.nodesize() as usize);
     let mut refs = lookup_item(tx, place.tree, &key)?;
     let exists = refs.is_some();
     let mut data = refs.take().unwrap_or_default();

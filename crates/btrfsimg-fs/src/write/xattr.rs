@@ -14,7 +14,7 @@ use crate::txn::Transaction;
 /// # Errors
 /// `Invalid` when name or value are too long for an item; as any change of a tree.
 pub fn set_xattr(tx: &mut Transaction<'_>, place: Place, name: &[u8], value: &[u8]) -> Result<()> {
-    let nodesize = usize::try_from(tx.nodesize()).expect("at most 64 KiB");
+    let nodesize = tx.nodesize() as usize;
     let shown = String::from_utf8_lossy(name).into_owned();
     if name.is_empty() || !xattr_fits(name, value, nodesize) {
         let max = btrfsimg_ondisk::max_xattr_size(nodesize);
