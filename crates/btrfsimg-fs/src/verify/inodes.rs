@@ -279,7 +279,10 @@ impl Inode {
             self.names += 1;
             self.parent = r.parent;
             if self.ino == r.parent {
-                // The root directory's "..".
+                if r.name != b".." {
+                    let place = Place::inode(subvolume.tree, self.ino);
+                    seen.findings.add("ROOT-12", place, "the root directory's own reference is not '..'");
+                }
                 continue;
             }
             seen.sums.inode_ref(subvolume.usage.hasher, self.ino, &r);

@@ -315,7 +315,7 @@ impl<'r, 's> Passes<'r, 's> {
             no_holes: image.superblock.has_incompat(incompat::NO_HOLES),
             usage: &space.usage,
             csums: csums.filter(|_| root.is_subvolume()),
-            names: root.is_subvolume() && !root.is_dead(),
+            names: root.key.objectid != objectid::TREE_RELOC && !root.is_dead(),
         };
         let walk = Walk::new(image, root.tree(), Users::Now(&space.usage), &self.blocks);
         let walked = walk.run(|run: &mut inodes::Run, block, first, _| run.leaf(block, first, &subvolume));

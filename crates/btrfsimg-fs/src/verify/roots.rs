@@ -127,9 +127,12 @@ impl RootTree {
         self.orphans.sort_unstable();
     }
 
+    /// The root item of a tree. Only those of created subvolumes and snapshots have an offset.
     pub(super) fn find(&self, tree: u64) -> Option<&Root> {
         let at = self.roots.partition_point(|r| r.key.objectid < tree);
-        self.roots.get(at).filter(|r| r.key.objectid == tree)
+        let root = self.roots.get(at).filter(|r| r.key.objectid == tree)?;
+        let may_have_offset = objectid::is_fs_tree(tree) && tree != objectid::FS_TREE;
+        (root.key.offset == 0 || may_have_offset).then_some(root)
     }
 
     /// ROOT-09, ROOT-11, ROOT-13, ROOT-15: what needs no other tree.
