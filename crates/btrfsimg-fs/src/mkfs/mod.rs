@@ -19,12 +19,14 @@ use crate::txn::{Geometry, ItemBatch, SpaceKind, Transaction, device_key};
 const MIB: u64 = 1 << 20;
 /// Bytes of each copy of the first SYSTEM chunk.
 const SYSTEM_CHUNK: u64 = 2 * MIB;
-/// Bytes of each copy of the first METADATA chunk, before it is trimmed.
-const METADATA_CHUNK: u64 = 16 * MIB;
-/// Free metadata that a writable mount wants before it lets a file be made, in tree blocks (`format/07 §7.4`).
+/// Bytes of the first METADATA chunk above what every image keeps free of it. Small, so that little of a small
+/// image is left as a hole before its data.
+const METADATA_CHUNK: u64 = MIB;
+/// Free metadata that a writable mount wants before it lets a file be made, in tree blocks (`format/07 §7.4`; on
+/// Linux 6.18 a file can be made with 600, and not with 580).
 const METADATA_RESERVE_NODES: u64 = 640;
-/// Free data space in every new image: room for a file of 1 MiB.
-const DATA_RESERVE: u64 = MIB;
+/// Free data space in every new image: room for a file of 1 MiB, and for what the kernel reserves beside it.
+const DATA_RESERVE: u64 = MIB + (128 << 10);
 /// Unallocated bytes of an image with content, at least.
 const SLACK_MIN: u64 = 16 * MIB;
 /// Bytes of an image without content.
@@ -140,8 +142,9 @@ pub fn make(tx: &mut Transaction<'_>, options: &Options) -> Result<()> {
     let second = first + SYSTEM_CHUNK;
     tx.add_chunk(SpaceKind::System, bg::SYSTEM | bg::DUP, SYSTEM_CHUNK, &[first, second])?;
     let metadata = second + SYSTEM_CHUNK;
-    let places = [metadata, metadata + METADATA_CHUNK];
-    tx.add_chunk(SpaceKind::Metadata, bg::METADATA | bg::DUP, METADATA_CHUNK, &places)?;
+    let length = METADATA_CHUNK + metadata_reserve(tx);
+    let places = [metadata, metadata + length];
+    tx.add_chunk(SpaceKind::Metadata, bg::METADATA | bg::DUP, length, &places)?;
 
     tx.create_tree(objectid::ROOT_TREE, None)?;
     tx.create_tree(objectid::CHUNK_TREE, None)?;
@@ -164,6 +167,10 @@ pub fn make(tx: &mut Transaction<'_>, options: &Options) -> Result<()> {
     tx.insert_batch(objectid::ROOT_TREE, &root_tree_directory(tx, options.now))?;
     let device = tx.superblock().dev_item;
     tx.insert(objectid::CHUNK_TREE, device_key(device.devid.get()), device.as_bytes())
+}
+
+fn metadata_reserve(tx: &Transaction<'_>) -> u64 {
+    METADATA_RESERVE_NODES * u64::from(tx.nodesize())
 }
 
 fn root_key(tree: u64) -> Key {
@@ -241,8 +248,8 @@ fn root_tree_directory(tx: &Transaction<'_>, now: Timespec) -> ItemBatch {
 /// `NoSpace` with the bytes needed when an exact size is too small.
 pub fn finish_size(tx: &mut Transaction<'_>, size: Size, has_content: bool) -> Result<u64> {
     tx.flush_refs()?;
-    tx.trim_last_chunk(SpaceKind::Data, DATA_RESERVE)?;
-    tx.trim_last_chunk(SpaceKind::Metadata, METADATA_RESERVE_NODES * u64::from(tx.nodesize()))?;
+    tx.settle_spare(SpaceKind::Data, DATA_RESERVE)?;
+    tx.settle_spare(SpaceKind::Metadata, metadata_reserve(tx))?;
     let allocated = MIB + tx.device_bytes_used();
     let wanted = match size {
         Size::Auto(_) if !has_content => EMPTY_SIZE,

@@ -150,8 +150,8 @@ impl Transaction<'_> {
     /// As a commit.
     pub fn needed_size(mut self) -> Result<u64> {
         self.flush_refs()?;
-        self.trim_last_chunk(SpaceKind::Data, 0)?;
-        self.trim_last_chunk(SpaceKind::Metadata, MIB)?;
+        self.settle_spare(SpaceKind::Data, 0)?;
+        self.settle_spare(SpaceKind::Metadata, MIB)?;
         self.settle()?;
         Ok(self.device_extents_end().max(self.superblock.dev_item.total_bytes.get()))
     }
@@ -294,23 +294,24 @@ impl Transaction<'_> {
         Ok(!stale.is_empty())
     }
 
-    /// Shortens the last new chunk of `kind` so that about `spare` free bytes stay in its kind; drops it when
-    /// nothing in it is used and nothing is to spare.
-    pub(crate) fn trim_last_chunk(&mut self, kind: SpaceKind, spare: u64) -> Result<()> {
+    /// Makes the free space of `kind` about `spare` bytes: adds a chunk where there is less, and shortens the last new
+    /// chunk where there is more.
+    pub(crate) fn settle_spare(&mut self, kind: SpaceKind, spare: u64) -> Result<()> {
+        let available = |tx: &Self| -> u64 {
+            let groups = tx.space.groups().filter(|g| g.flags & kind.flag() != 0);
+            groups.map(|g| g.free.available.total()).sum()
+        };
+        let have = available(self);
+        if have < spare {
+            self.alloc_chunk(kind, spare - have)?;
+        }
         let Some(i) = self.new_chunks.iter().rposition(|c| c.kind == kind) else { return Ok(()) };
-        let start = self.new_chunks[i].start;
-        let elsewhere: u64 = self
-            .space
-            .groups()
-            .filter(|g| g.start != start.0 && g.flags & kind.flag() != 0)
-            .map(|g| g.free.available.total())
-            .sum();
-        let group = self.space.group_mut(start.0).expect("a new chunk has a group");
-        let free_tail = group.free.after.last().filter(|r| r.end == start.0 + group.length);
-        let Some(tail) = free_tail else { return Ok(()) };
-        let inside = group.free.available.total() - (tail.end - tail.start);
-        let keep = spare.saturating_sub(elsewhere + inside);
-        let length = (tail.start - start.0 + keep).next_multiple_of(STRIPE_LEN).min(group.length);
+        let surplus = available(self).saturating_sub(spare);
+        let start = self.new_chunks[i].start.0;
+        let group = self.space.group_mut(start).expect("a new chunk has a group");
+        let end = start + group.length;
+        let tail = group.free.after.last().filter(|r| r.end == end).map_or(0, |r| r.end - r.start);
+        let length = (group.length - surplus.min(tail)).next_multiple_of(STRIPE_LEN).min(group.length);
         self.resize_new_chunk(i, length)
     }
 
