@@ -81,8 +81,9 @@ impl Importer<'_, '_> {
                 }
                 Ready::Merged => self.report.directories += 1,
                 Ready::Lost(node) => self.lost.push(node),
-                Ready::File(node, _) => match files.next() {
+                Ready::File(mut node, _) => match files.next() {
                     Some(Ok(file)) => {
+                        node.stat.attributes.flags = file.flags;
                         if file.size < node.stat.size {
                             self.fail_short(&node, file.size);
                         }

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use btrfsimg_ondisk::Timespec;
-use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, StatxFlags};
+use btrfsimg_ondisk::{Timespec, inode_flags};
+use rustix::fs::{AtFlags, IFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use crate::write::inode::{Attributes, Xattr};
@@ -129,6 +129,26 @@ pub(super) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd>
 pub(super) fn xattrs_of(file: BorrowedFd<'_>) -> io::Result<Vec<Xattr>> {
     let names = grow(|buf| rustix::fs::flistxattr(file, buf))?;
     read_xattrs(&names, |name| grow(|buf| rustix::fs::fgetxattr(file, name, buf)))
+}
+
+/// The inode flags that `chattr` shows of an open file or directory, as far as btrfs has them. None where its file
+/// system has no such flags.
+pub(super) fn flags_of(file: BorrowedFd<'_>, is_dir: bool) -> u64 {
+    let Ok(shown) = rustix::fs::ioctl_getflags(file) else { return 0 };
+    let nodatacow =
+        if is_dir { inode_flags::NODATACOW } else { inode_flags::NODATACOW | inode_flags::NODATASUM };
+    let table = [
+        (IFlags::COMPRESSED, inode_flags::COMPRESS),
+        (IFlags::NOCOMP, inode_flags::NOCOMPRESS),
+        (IFlags::NOCOW, nodatacow),
+        (IFlags::IMMUTABLE, inode_flags::IMMUTABLE),
+        (IFlags::APPEND, inode_flags::APPEND),
+        (IFlags::NODUMP, inode_flags::NODUMP),
+        (IFlags::NOATIME, inode_flags::NOATIME),
+        (IFlags::SYNC, inode_flags::SYNC),
+        (IFlags::DIRSYNC, inode_flags::DIRSYNC),
+    ];
+    table.iter().filter(|(theirs, _)| shown.contains(*theirs)).fold(0, |flags, (_, ours)| flags | ours)
 }
 
 /// Every xattr of an entry that cannot be opened: a symlink's own, a device's. By its path below /proc, so that

@@ -43,6 +43,8 @@ pub(super) struct FileDone {
     /// Bytes that were there.
     pub(super) size: u64,
     pub(super) xattrs: Vec<Xattr>,
+    /// Inode flags, inherited and the source's own.
+    pub(super) flags: u64,
 }
 
 /// The result of a job.
@@ -94,15 +96,19 @@ struct Worker<'s, 'a> {
 impl Worker<'_, '_> {
     fn small_file(&mut self, job: &SmallFile, data: &mut EncodedData) -> io::Result<FileDone> {
         let file = SourceFile(Arc::new(host::open_file(job.dir.as_fd(), &job.name)?));
-        let xattrs = if job.want_xattrs { host::xattrs_of(file.0.as_fd())? } else { Vec::new() };
-        let decision = super::decision(self.shared.policy, job.flags, job.property.as_ref(), &xattrs);
+        let (mut xattrs, mut flags) = (Vec::new(), job.flags);
+        if job.want_xattrs {
+            xattrs = host::xattrs_of(file.0.as_fd())?;
+            flags |= host::flags_of(file.0.as_fd(), false);
+        }
+        let decision = super::decision(self.shared.policy, flags, job.property.as_ref(), &xattrs);
         let (data_start, inline_start) = (data.data.len(), data.inline.len());
         let done = self.contents(&file, job, decision, data);
         if done.is_err() {
             data.data.truncate(data_start);
             data.inline.truncate(inline_start);
         }
-        done.map(|(extents, size)| FileDone { extents, size, xattrs })
+        done.map(|(extents, size)| FileDone { extents, size, xattrs, flags })
     }
 
     fn contents(
@@ -136,7 +142,7 @@ impl Worker<'_, '_> {
     ) -> io::Result<FileDone> {
         let mut extents = Vec::new();
         let size = self.range(file, range, true, decision, data, &mut extents)?;
-        Ok(FileDone { extents, size, xattrs: Vec::new() })
+        Ok(FileDone { extents, size, xattrs: Vec::new(), flags: 0 })
     }
 
     /// Reads and encodes `range` of a file, holes left out. Says where the file's bytes ended.
