@@ -279,9 +279,13 @@ impl Inode {
             self.names += 1;
             self.parent = r.parent;
             if self.ino == r.parent {
-                if r.name != b".." {
+                if r.name != b".." || r.index != 0 {
                     let place = Place::inode(subvolume.tree, self.ino);
-                    seen.findings.add("ROOT-12", place, "the root directory's own reference is not '..'");
+                    seen.findings.add(
+                        "ROOT-12",
+                        place,
+                        "the root directory's own reference is not '..' at index 0",
+                    );
                 }
                 continue;
             }

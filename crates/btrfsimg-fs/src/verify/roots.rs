@@ -127,11 +127,11 @@ impl RootTree {
         self.orphans.sort_unstable();
     }
 
-    /// The root item of a tree. Only those of created subvolumes and snapshots have an offset.
+    /// The root item of a tree. Kernels look for those of the trees below 5 and of 7 to 12 at offset 0.
     pub(super) fn find(&self, tree: u64) -> Option<&Root> {
         let at = self.roots.partition_point(|r| r.key.objectid < tree);
         let root = self.roots.get(at).filter(|r| r.key.objectid == tree)?;
-        let may_have_offset = objectid::is_fs_tree(tree) && tree != objectid::FS_TREE;
+        let may_have_offset = tree >= objectid::FIRST_FREE;
         (root.key.offset == 0 || may_have_offset).then_some(root)
     }
 

@@ -61,7 +61,7 @@ pub(super) struct Walk<'a> {
     tree: Tree,
     users: Users<'a>,
     blocks: &'a AtomicU64,
-    nodes: FxHashSet<u64>,
+    met: FxHashSet<u64>,
     leaves: Vec<Leaf>,
     findings: Findings,
     /// Every block was sound.
@@ -86,7 +86,7 @@ impl<'a> Walk<'a> {
             tree,
             users,
             blocks,
-            nodes: FxHashSet::default(),
+            met: FxHashSet::default(),
             leaves: Vec::new(),
             findings: Findings::default(),
             whole: true,
@@ -133,16 +133,17 @@ impl<'a> Walk<'a> {
 
     /// Reads the nodes under `pointer` and lists the leaves. Levels fall with each step, so this ends.
     fn descend(&mut self, pointer: Pointer, bound: Option<Key>, drop: Option<(Key, u8)>) {
-        if pointer.expect.level == Some(0) {
-            self.leaves.push(Leaf { pointer, bound });
-            return;
-        }
-        if !self.nodes.insert(pointer.at.0) {
+        let is_leaf = pointer.expect.level == Some(0);
+        if !self.met.insert(pointer.at.0) {
             if !matches!(self.users, Users::Known) {
-                let place = Place::block(self.tree.id, pointer.at, false);
+                let place = Place::block(self.tree.id, pointer.at, is_leaf);
                 self.findings.add("BLK-13", place, "block reached twice in one tree");
             }
             self.whole = false;
+            return;
+        }
+        if is_leaf {
+            self.leaves.push(Leaf { pointer, bound });
             return;
         }
         let mut findings = Findings::default();
