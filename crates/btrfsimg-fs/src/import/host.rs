@@ -139,7 +139,7 @@ pub(super) fn flags_of(file: BorrowedFd<'_>, is_dir: bool) -> u64 {
         if is_dir { inode_flags::NODATACOW } else { inode_flags::NODATACOW | inode_flags::NODATASUM };
     let table = [
         (IFlags::COMPRESSED, inode_flags::COMPRESS),
-        (IFlags::NOCOMP, inode_flags::NOCOMPRESS),
+        (IFlags::from_bits_retain(0x400), inode_flags::NOCOMPRESS),
         (IFlags::NOCOW, nodatacow),
         (IFlags::IMMUTABLE, inode_flags::IMMUTABLE),
         (IFlags::APPEND, inode_flags::APPEND),

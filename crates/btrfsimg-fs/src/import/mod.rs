@@ -331,10 +331,13 @@ impl Importer<'_, '_> {
         }
     }
 
-    fn start_large(&mut self, node: Node, dir: &std::os::fd::OwnedFd) -> Result<()> {
+    fn start_large(&mut self, mut node: Node, dir: &std::os::fd::OwnedFd) -> Result<()> {
         let opened = host::open_file(dir.as_fd(), &node.name).and_then(|file| {
-            let xattrs =
-                if self.options.preserve.xattrs { host::xattrs_of(file.as_fd())? } else { Vec::new() };
+            let mut xattrs = Vec::new();
+            if self.options.preserve.xattrs {
+                xattrs = host::xattrs_of(file.as_fd())?;
+                node.stat.attributes.flags |= host::flags_of(file.as_fd(), false);
+            }
             Ok((SourceFile(std::sync::Arc::new(file)), xattrs))
         });
         let (file, xattrs) = match opened {

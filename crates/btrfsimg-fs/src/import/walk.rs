@@ -253,10 +253,14 @@ impl<'o> Walker<'o> {
         })
     }
 
-    fn read_directory(&mut self, node: Node, tx: &mut Transaction<'_>) -> Result<io::Result<Ready>> {
+    fn read_directory(&mut self, mut node: Node, tx: &mut Transaction<'_>) -> Result<io::Result<Ready>> {
         let dir = Arc::new(SourceDir { relative: node.relative() });
         let opened = self.source.open_dir(&dir).and_then(|fd| {
-            let xattrs = if self.options.preserve.xattrs { host::xattrs_of(fd.as_fd())? } else { Vec::new() };
+            let mut xattrs = Vec::new();
+            if self.options.preserve.xattrs {
+                xattrs = host::xattrs_of(fd.as_fd())?;
+                node.stat.attributes.flags |= host::flags_of(fd.as_fd(), true);
+            }
             Ok((host::names(fd.as_fd())?, xattrs, fd))
         });
         let (names, xattrs, fd) = match opened {
