@@ -1,6 +1,7 @@
 //! Tasks of the workspace that are no part of the product: `cargo xtask --help`.
 
 mod accept;
+mod docs;
 mod images;
 mod measure;
 mod speed;
@@ -22,6 +23,8 @@ struct Args {
 enum Task {
     /// Check what no compiler checks: layering, dependencies, licences, file lengths (a test does so too)
     Tidy,
+    /// Write docs/verify.md from the rules (tidy says when it is out of date)
+    Docs,
     /// Make images of a tree with every algorithm, and let the kernel and btrfs-progs judge each
     Accept(accept::Options),
     /// Time image making against mkfs.btrfs, the kernel and others, side by side on a tmpfs
@@ -39,6 +42,7 @@ enum Task {
 fn main() -> Result<()> {
     match Args::parse().task {
         Task::Tidy => tidy::run(),
+        Task::Docs => docs::run(),
         Task::Accept(options) => accept::run(&options),
         Task::Speed(options) => speed::run(&options),
         Task::OddTree { dir, many } => {

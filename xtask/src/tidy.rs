@@ -7,7 +7,7 @@ mod rules;
 mod source;
 mod text;
 
-use crate::workspace;
+use crate::{docs, workspace};
 use anyhow::{Context, Result, ensure};
 use source::Source;
 use std::{
@@ -59,6 +59,7 @@ fn check(top: &Path) -> Result<Findings> {
     let metadata = manifests::metadata(top)?;
     manifests::arrows(&metadata, &mut found.faults);
     manifests::licences(&metadata, &mut found.faults);
+    docs::check(top, &mut found.faults);
     Ok(found)
 }
 

@@ -1,0 +1,127 @@
+//! `docs/verify.md`, made from the table of rules, so that page, `verify --explain` and code say the same.
+
+use crate::workspace;
+use anyhow::{Context, Result, ensure};
+use btrfsimg_ondisk::{Rule, RuleInfo, Severity};
+use std::{fmt::Write, fs, path::Path};
+
+const PAGE: &str = "docs/verify.md";
+
+/// What the rules of a family are about, by the letters their names begin with; the page is in this order.
+const FAMILIES: &[(&str, &str)] = &[
+    ("SB", "Superblock"),
+    ("BLK", "Every tree block"),
+    ("NODE", "Nodes"),
+    ("LEAF", "Leaves"),
+    ("ROOT", "Trees and their roots"),
+    ("LOG", "Log trees"),
+    ("QG", "Quota groups"),
+    ("DIR", "Directory entries and xattrs"),
+    ("INO", "Inodes"),
+    ("REF", "Names of inodes"),
+    ("FE", "File extents"),
+    ("CS", "Checksums of data"),
+    ("LK", "Links between inodes, names and extents"),
+    ("CH", "Chunks"),
+    ("DEV", "Devices"),
+    ("DE", "Device extents"),
+    ("BG", "Block groups"),
+    ("EX", "Extent items"),
+    ("KR", "Keyed back references"),
+    ("XR", "Extents and what refers to them"),
+    ("FS", "Free space tree"),
+    ("RS", "RAID stripe tree"),
+    ("DUP", "Copies of a block"),
+];
+
+const HEAD: &str = "\
+# The rules that `btrfsimg verify` judges by
+
+<!-- Made by `cargo xtask docs`; edit the rules in crates/btrfsimg-ondisk/src/check/rules. -->
+
+A finding begins with the name of its rule. `btrfsimg verify --explain DIR-08` prints the entry that is here.
+Names stay: a rule that is dropped leaves its name unused.
+
+| grade | meaning | severity in `--json`, exit code |
+|---|---|---|
+| refused | kernels refuse to mount the image or to read the block | `error`, 4 |
+| inconsistent | `btrfs check` calls it an error; kernels may read on | `error`, 4 |
+| warning | odd or out of date; nothing is lost and nothing refuses it | `warning`, 0 (4 with `--fail-on warning`) |
+";
+
+/// Writes the page.
+pub(crate) fn run() -> Result<()> {
+    let stray = strays();
+    ensure!(stray.is_empty(), "rules of no family in {}: {}", file!(), stray.join(", "));
+    fs::write(workspace().join(PAGE), page()).with_context(|| format!("cannot write {PAGE}"))?;
+    println!("docs: wrote {PAGE}");
+    Ok(())
+}
+
+/// A fault when the page is not what the rules say.
+pub(crate) fn check(top: &Path, faults: &mut Vec<String>) {
+    if fs::read_to_string(top.join(PAGE)).ok().as_deref() != Some(&page()) {
+        faults.push(format!("{PAGE}: out of date; run `cargo xtask docs`"));
+    }
+    faults.extend(strays().iter().map(|id| format!("{}: rule {id} is of no family", file!())));
+}
+
+fn family(rule: &RuleInfo) -> &'static str {
+    rule.id.split('-').next().unwrap_or_default()
+}
+
+fn strays() -> Vec<&'static str> {
+    let is_known = |rule: &&RuleInfo| FAMILIES.iter().any(|(name, _)| *name == family(rule));
+    Rule::all().filter(|rule| !is_known(rule)).map(|rule| rule.id).collect()
+}
+
+fn page() -> String {
+    let mut out = HEAD.to_owned();
+    for (name, title) in FAMILIES {
+        // Writing to a string does not fail.
+        let _ = write!(
+            out,
+            "\n## {name}: {title}\n\n| rule | grade | what must hold | why |\n|---|---|---|---|\n"
+        );
+        for rule in Rule::all().filter(|rule| family(rule) == *name) {
+            let (grade, says, why) = (grade(rule.severity), cell(rule.says), cell(rule.why));
+            let _ = writeln!(out, "| {} | {grade} | {says} | {why} |", rule.id);
+        }
+    }
+    out
+}
+
+fn grade(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Refused => "refused",
+        Severity::Inconsistent => "inconsistent",
+        Severity::Warning => "warning",
+    }
+}
+
+/// Text that ends no cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_is_on_the_page_once() {
+        let page = page();
+        for rule in Rule::all() {
+            assert_eq!(page.matches(&format!("\n| {} |", rule.id)).count(), 1, "{}", rule.id);
+        }
+        assert_eq!(strays(), [""; 0]);
+    }
+
+    #[test]
+    fn an_old_page_is_a_fault() {
+        let top = tempfile::tempdir().unwrap();
+        let mut faults = Vec::new();
+        check(top.path(), &mut faults);
+        assert_eq!(faults.len(), 1, "{faults:?}");
+    }
+}
