@@ -153,7 +153,8 @@ impl Address {
         match error.downcast::<Error>() {
             Ok(Error::NotFound(_)) => Error::NotFound(name).into(),
             Ok(Error::NotDirectory(_)) => Error::NotDirectory(name).into(),
-            Ok(Error::IsDirectory(_)) => Error::IsDirectory(name).into(),
+            // What comes with advice keeps it.
+            Ok(Error::IsDirectory(what)) if !what.starts_with(&name) => Error::IsDirectory(name).into(),
             Ok(error) => anyhow::Error::new(error).context(name),
             Err(error) => error.context(name),
         }
@@ -195,7 +196,7 @@ fn no_address(word: &OsStr) -> anyhow::Error {
             "{text}: './' makes this a path of the host; write it without './', or use -i IMAGE"
         )),
         Some((image, _)) => usage(format!("{image}: no such image (a regular file or block device)")),
-        None => usage(format!("{text}: not an address; write IMAGE:/path, or -i IMAGE and the path")),
+        None => usage(format!("{text}: no such image; write IMAGE:/path, or -i IMAGE and the path")),
     }
 }
 

@@ -24,10 +24,10 @@ struct Cli {
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub(crate) struct Global {
     /// Print errors only
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, conflicts_with = "verbose", display_order = 1000)]
     pub(crate) quiet: bool,
     /// Say more; twice says more yet
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = 1000)]
     pub(crate) verbose: u8,
 }
 
@@ -36,6 +36,8 @@ Exit codes: 0 done; 1 failed, or some of it failed; 2 wrong usage; 3 the image u
 supported; 4 the image is corrupt; 5 no space in the image.
 
 Examples:
+  btrfsimg mkfs out.img -r rootfs --compress zstd:3
+  btrfsimg verify --data out.img
   btrfsimg ls -l out.img:/etc
   btrfsimg cat out.img:/etc/os-release
   btrfsimg cp -a out.img:/home ./home

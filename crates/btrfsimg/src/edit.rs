@@ -65,7 +65,9 @@ impl EditArgs {
         result.map_err(|error| match error.downcast_ref::<Error>() {
             Some(Error::NoSpace { what, needed: None }) => {
                 let needed = needed_size(device, image, now, &mut change).ok();
-                anyhow::Error::new(Error::NoSpace { what: what.clone(), needed }).context(name())
+                let advice = if self.grow { "" } else { " (--grow lets the file grow)" };
+                let what = format!("{what}{advice}");
+                anyhow::Error::new(Error::NoSpace { what, needed }).context(name())
             }
             _ => error,
         })

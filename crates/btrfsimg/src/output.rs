@@ -74,7 +74,7 @@ impl Ui {
         match result {
             Err(e) if exit::is_broken_pipe(&e) || exit::code_of(&e) == exit::USAGE => Err(e),
             Err(e) => {
-                self.fail(&format!("{e:#}"), exit::code_of(&e));
+                self.fail(&message(&e), exit::code_of(&e));
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -93,10 +93,27 @@ impl Ui {
         if let Err(e) = result
             && !exit::is_broken_pipe(&e)
         {
-            self.fail(&format!("{e:#}"), exit::code_of(&e));
+            self.fail(&message(&e), exit::code_of(&e));
         }
         ExitCode::from(self.code.load(Ordering::Relaxed))
     }
+}
+
+/// An error with its causes, outermost first. A link that the one before it ends with, or that begins with the one
+/// before it, is not said twice: most errors name their object and their cause themselves.
+pub(crate) fn message(error: &anyhow::Error) -> String {
+    let mut links: Vec<String> = Vec::new();
+    for link in error.chain().map(ToString::to_string) {
+        match links.last() {
+            Some(last) if last.ends_with(&link) => {}
+            Some(last) if link.strip_prefix(last.as_str()).is_some_and(|r| r.starts_with([':', ' '])) => {
+                links.pop();
+                links.push(link);
+            }
+            _ => links.push(link),
+        }
+    }
+    links.join(": ")
 }
 
 /// Standard output, buffered. To be flushed.
@@ -167,6 +184,18 @@ mod tests {
         for (bytes, text) in cases {
             assert_eq!(shown(bytes), text);
         }
+    }
+
+    #[test]
+    fn nothing_is_said_twice() {
+        let cause = || io::Error::from(io::ErrorKind::NotFound);
+        let said = |what: &str| anyhow::Error::new(btrfsimg_fs::Error::io(what)(cause()));
+        assert_eq!(message(&said("a")), format!("a: {}", cause()));
+        assert_eq!(message(&said("a").context("a")), format!("a: {}", cause()));
+        assert_eq!(message(&said("ab").context("a")), format!("a: ab: {}", cause()));
+        let exists = btrfsimg_fs::Error::Exists("x.img:/d".to_owned());
+        let error = anyhow::Error::new(exists).context("x.img:/d").context("x.img");
+        assert_eq!(message(&error), "x.img:/d: already exists");
     }
 
     #[test]

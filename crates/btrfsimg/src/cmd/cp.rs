@@ -16,21 +16,24 @@ use crate::output::Ui;
 
 /// Copy files into or out of an image
 ///
-/// One side is IMAGE:/path (or ':/path' with -i IMAGE), the other a path of the host; '-' is standard output, or
-/// input. As cp(1) does it: modes are kept as far as the umask lets them, owner and times are those of a new file;
+/// One side is IMAGE:/path (or ':/path' with -i IMAGE), the other a path of the host; '-' is standard output.
+/// As cp(1) does it: modes are kept as far as the umask lets them, owner and times are those of a new file;
 /// -p keeps mode, owner and times; -a is -r -p with links, devices and xattrs.
 ///
 /// A directory goes into DST when that is a directory, and becomes DST when there is none; of SRC/. only what is in
 /// it is copied.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "\
+#[command(
+    override_usage = "btrfsimg cp [OPTIONS] <SRC>... <DST>",
+    after_help = "\
 Examples:
   btrfsimg cp out.img:/etc/fstab .
   btrfsimg cp -r out.img:/etc ./etc
   btrfsimg cp -a --compress zstd:9 ./site out.img:/data/
   btrfsimg cp -a out.img:/. ./all
   btrfsimg cp out.img:/boot/vmlinuz -
-  btrfsimg cp -i out.img :/a :/b ./dir")]
+  btrfsimg cp -i out.img :/a :/b ./dir"
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
@@ -54,8 +57,8 @@ pub(crate) struct Args {
     /// Keep setuid and setgid bits outside an image, without -a as root
     #[arg(long)]
     setuid: bool,
-    /// What to copy, and where to
-    #[arg(required = true, num_args = 2.., value_name = "SRC... DST")]
+    /// What to copy, and last where to; one side is IMAGE:/path
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
     words: Vec<OsString>,
 }
 

@@ -14,6 +14,10 @@ use crate::output::Ui;
 
 /// Show the structures of an image, damaged ones too
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  btrfsimg inspect super out.img
+  btrfsimg inspect tree -t fs out.img")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: InspectCommand,

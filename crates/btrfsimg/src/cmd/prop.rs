@@ -15,6 +15,11 @@ use crate::output::Ui;
 
 /// Show and change properties: compression of files and directories, ro of subvolumes, label of the file system
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  btrfsimg prop set out.img:/data compression zstd:3
+  btrfsimg prop get out.img:/data
+  btrfsimg prop list out.img:/data")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: PropCommand,
@@ -53,6 +58,16 @@ enum ObjectType {
     Inode,
     Subvol,
     Filesystem,
+}
+
+impl ObjectType {
+    fn name(self) -> &'static str {
+        match self {
+            ObjectType::Inode => "inode",
+            ObjectType::Subvol => "subvol",
+            ObjectType::Filesystem => "filesystem",
+        }
+    }
 }
 
 fn parse_type(text: &str) -> Result<ObjectType, String> {
@@ -124,7 +139,7 @@ fn properties_of(fs: &Filesystem, place: Place, wanted: Option<ObjectType>) -> R
     }
     if let Some(wanted) = wanted {
         if !types.contains(&wanted) && wanted != ObjectType::Inode {
-            bail!("object is not compatible with type: {wanted:?}");
+            bail!("object is not compatible with type: {}", wanted.name());
         }
         types.retain(|t| *t == wanted);
     }

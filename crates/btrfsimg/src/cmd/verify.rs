@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use btrfsimg_fs::device::{Access, FileDevice};
 use btrfsimg_fs::verify::{Finding, Options, Summary, verify};
 use btrfsimg_ondisk::Rule;
@@ -19,7 +19,7 @@ use crate::output::{Ui, print_json, put_bytes, stdout};
 /// rule; --explain says what a rule means.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 sound; 4 corrupt; 3 uses what is not supported.
+Exit codes: 0 sound; 4 corrupt; 3 uses what is not supported; 1 cannot be read, or is no btrfs image.
 
 Examples:
   btrfsimg verify out.img
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
             let _ = writeln!(stdout(), "{}: {finding}{follows}", finding.rule);
         }
     };
-    let summary = verify(&device, &options, &mut print)?;
+    let summary = verify(&device, &options, &mut print).with_context(|| image.display().to_string())?;
     if summary.errors > 0 || (args.fail_on == "warning" && summary.warnings > 0) {
         ui.remember(exit::CORRUPT);
     }

@@ -19,7 +19,7 @@ use crate::cmd::report::report_failures;
 use crate::cmd::workers;
 use crate::edit::{resolve, stop_flag};
 use crate::exit::{self, usage};
-use crate::output::Ui;
+use crate::output::{Ui, message};
 
 /// Where one source goes.
 enum Goal {
@@ -52,7 +52,7 @@ pub(super) fn copy_in(args: &Args, ui: &Ui, from: &[PathBuf], to: &Address) -> R
             Ok((reports, refused))
         }
     })?;
-    refused.iter().for_each(|e| ui.fail(&format!("{e:#}"), exit::code_of(e)));
+    refused.iter().for_each(|e| ui.fail(&message(e), exit::code_of(e)));
     reports.iter().for_each(|r| report_failures(ui, r));
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
+use btrfsimg_fs::Error;
 use btrfsimg_fs::export::{self, Destination, LeftOut, Options, Report};
 
 use super::Args;
@@ -86,6 +87,9 @@ impl Target {
         // As cp(1): a recursive copy takes symlinks as such.
         let place = image.resolve(&address.path, !args.recursive())?;
         let is_dir = image.fs.info(place)?.is_dir();
+        if is_dir && !args.recursive() {
+            return Err(Error::IsDirectory(format!("{address} (copy it with -r)")).into());
+        }
         let target = |dir: &Path, name: Option<&OsStr>| Target {
             place,
             dir: if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir.to_owned() },
