@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use btrfsimg_ondisk::{
-    BackupRoot, Key, KeyType, Logical, ParentExpectation, QgroupStatus, SUPERBLOCK_OFFSETS, Superblock,
-    TreeBlock, header_flags, objectid, superblock_offsets,
+    BackupRoot, Key, KeyType, Logical, QgroupStatus, SUPERBLOCK_OFFSETS, Superblock, TreeBlock, header_flags,
+    objectid, superblock_offsets,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -143,17 +143,18 @@ impl Transaction<'_> {
 
     /// Checks, seals and writes the blocks at these ascending addresses.
     pub(super) fn write_blocks(&mut self, addresses: &[u64]) -> Result<()> {
-        let (ctx, nodesize) = (*self.volume.store.ctx(), u64::from(self.nodesize()));
+        let mut ctx = *self.volume.store.ctx();
+        ctx.incompat = self.superblock.incompat_flags.get();
+        let nodesize = u64::from(self.nodesize());
         let mut run: Vec<u8> = Vec::new();
         let mut run_start = 0;
         for &at in addresses {
             let block = Arc::make_mut(self.dirty.get_mut(&at).expect("only blocks in memory are written"));
             seal(block, ctx.csum);
-            let expect = ParentExpectation { level: Some(block.level()), ..Default::default() };
-            let tree = block.header().owner.get();
-            TreeBlock::parse(block.bytes().into(), Logical(at), &ctx, &expect).map_err(|violation| {
-                Error::corrupt_block(tree, Logical(at), expect.level == Some(0), violation)
-            })?;
+            let (tree, is_leaf) = (block.header().owner.get(), block.is_leaf());
+            block
+                .check(&ctx)
+                .map_err(|violation| Error::corrupt_block(tree, Logical(at), is_leaf, violation))?;
             let end = run_start + run.len() as u64;
             let chunk_start = self.volume.store.chunks().lookup(Logical(at)).is_some_and(|c| c.start.0 == at);
             if !run.is_empty() && (end != at || chunk_start || run.len() >= WRITE_RUN) {
