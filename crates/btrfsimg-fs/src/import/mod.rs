@@ -12,7 +12,6 @@ mod worker;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
-use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -31,7 +30,7 @@ use crate::write::inode::{COMPRESSION_XATTR, Inherited, Xattr};
 use crate::write::xattr::inherited_from;
 use host::{Source, SourceFile};
 use walk::{Node, Ready, Role, Walker};
-use worker::{Done, Job, Shared, SmallFile};
+use worker::{Done, Job, Shared, SmallFile, ZERO_BLOCK};
 
 /// Files up to this many bytes are read whole by one worker; larger ones go in pieces of this size.
 const PIECE: u64 = 1 << 20;
@@ -226,6 +225,26 @@ struct LargeFile {
     decision: Decision,
 }
 
+impl LargeFile {
+    /// Where the next bytes are that must be read.
+    fn next_start(&self, sparse: Sparse) -> Option<u64> {
+        let rest = (self.next < self.size).then_some(self.next)?;
+        if sparse == Sparse::Never {
+            return Some(rest);
+        }
+        match self.file.next_data(rest, self.size) {
+            Ok(Some(data)) => Some(data.start),
+            // Zeros at the end that fill no block are no hole where holes come from contents.
+            Ok(None) if sparse == Sparse::Always && self.size % ZERO_BLOCK as u64 != 0 => {
+                Some(rest.max((self.size - 1) / PIECE * PIECE))
+            }
+            Ok(None) => None,
+            // A file that cannot be sought is read, and tells then.
+            Err(_) => Some(rest),
+        }
+    }
+}
+
 struct Importer<'i, 'v> {
     tx: &'i mut Transaction<'v>,
     tree: u64,
@@ -357,17 +376,12 @@ impl Importer<'_, '_> {
 
     fn schedule_piece(&mut self, jobs: &Sender<(u64, Job)>) -> Result<()> {
         let Some(large) = &mut self.large else { return Ok(()) };
-        // Pieces begin at multiples of their size, wherever the source has holes.
-        let data = match self.options.sparse {
-            Sparse::Never => Some(large.next..large.size).filter(|r| !r.is_empty()),
-            // A file that cannot be sought is read, and tells then.
-            _ => large.file.next_data(large.next, large.size).unwrap_or(Some(large.next..large.size)),
-        };
-        let Some(Range { start, .. }) = data else {
+        let Some(start) = large.next_start(self.options.sparse) else {
             self.large = None;
             self.pending.push_back(Pending::LargeEnd);
             return Ok(());
         };
+        // Pieces begin at multiples of their size, wherever the source has holes.
         let piece = start / PIECE * PIECE;
         let range = piece.max(large.next)..(piece + PIECE).min(large.size);
         large.next = range.end;

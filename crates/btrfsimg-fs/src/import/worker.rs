@@ -15,7 +15,7 @@ use crate::write::encode::{EncodedData, EncodedExtent, Encoder, Format};
 use crate::write::inode::Xattr;
 
 /// Zero runs that become holes with [`Sparse::Always`] are whole blocks of this many bytes.
-const ZERO_BLOCK: usize = 64 << 10;
+pub(super) const ZERO_BLOCK: usize = 64 << 10;
 
 /// A regular file to be read whole.
 pub(super) struct SmallFile {
@@ -119,7 +119,8 @@ impl Worker<'_, '_> {
         data: &mut EncodedData,
     ) -> io::Result<(Vec<EncodedExtent>, u64)> {
         let mut extents = Vec::new();
-        if job.size <= self.shared.format.sectorsize as u64 && !job.may_have_holes {
+        let holes_count = job.may_have_holes && self.shared.sparse == Sparse::Auto;
+        if job.size <= self.shared.format.sectorsize as u64 && !holes_count {
             let bytes = self.read(file, 0..job.size)?;
             let size = bytes.len() as u64;
             match self.encoder.encode_inline(&bytes, decision, data) {
@@ -156,7 +157,8 @@ impl Worker<'_, '_> {
         extents: &mut Vec<EncodedExtent>,
     ) -> io::Result<u64> {
         let sector = self.shared.format.sectorsize as u64;
-        let seek = may_have_holes && self.shared.sparse != Sparse::Never;
+        // With Always, holes come from contents alone: what the source calls a hole is read, as zeros.
+        let seek = may_have_holes && self.shared.sparse == Sparse::Auto;
         let mut at = range.start;
         while at < range.end {
             let segment = match seek {
