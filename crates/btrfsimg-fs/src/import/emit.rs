@@ -24,6 +24,8 @@ pub(super) struct Current {
     node: Node,
     inode: InodeItem,
     nbytes: u64,
+    /// How far its pieces have come.
+    covered: u64,
     /// Where its bytes ended, if before its size.
     short: Option<u64>,
     failed: Option<String>,
@@ -91,7 +93,9 @@ impl Importer<'_, '_> {
                     }
                     Some(Err(error)) => {
                         self.walker.fail(&node.relative(), &error.to_string());
-                        self.lost.push(node);
+                        if node.role == Role::New {
+                            self.lost.push(node);
+                        }
                     }
                     None => {}
                 },
@@ -116,6 +120,15 @@ impl Importer<'_, '_> {
     ) -> Result<()> {
         self.report.files += 1;
         self.report.bytes_read += size;
+        if node.role == Role::Replace {
+            let mut inode = self.start_replacing(node, &xattrs, size)?;
+            let mut items = std::mem::take(&mut self.items);
+            let nbytes = self.push_file_extents(&mut items, node, &inode, data, placement, extents)?;
+            self.items = items;
+            self.flush_items()?;
+            inode.nbytes = nbytes.into();
+            return self.put_inode(node.ino, &inode);
+        }
         // Checksums are left out where the flags say so; the flags do not depend on the contents.
         let (mut inode, xattrs) = self.inode_and_xattrs(node, xattrs, size, 0);
         let mut after = std::mem::take(&mut self.items);
@@ -229,9 +242,14 @@ impl Importer<'_, '_> {
     }
 
     fn start_file(&mut self, node: Node, xattrs: Vec<Xattr>) -> Result<Current> {
-        let (inode, xattrs) = self.inode_and_xattrs(&node, xattrs, node.stat.size, 0);
-        self.push_first_items(&node, &inode, &xattrs);
-        Ok(Current { node, inode, nbytes: 0, short: None, failed: None })
+        let inode = if node.role == Role::Replace {
+            self.start_replacing(&node, &xattrs, node.stat.size)?
+        } else {
+            let (inode, xattrs) = self.inode_and_xattrs(&node, xattrs, node.stat.size, 0);
+            self.push_first_items(&node, &inode, &xattrs);
+            inode
+        };
+        Ok(Current { node, inode, nbytes: 0, covered: 0, short: None, failed: None })
     }
 
     fn add_piece(&mut self, current: Option<&mut Current>, mut done: Done, end: u64) -> Result<()> {
@@ -247,6 +265,7 @@ impl Importer<'_, '_> {
         if current.short.is_some() || current.failed.is_some() {
             return Ok(());
         }
+        current.covered = piece.size;
         if piece.size < end {
             current.short = Some(piece.size);
         }
@@ -265,18 +284,46 @@ impl Importer<'_, '_> {
         self.flush_items()?;
         if let Some(reason) = current.failed {
             self.walker.fail(&current.node.relative(), &reason);
-            self.lost.push(current.node);
-            return Ok(());
-        }
-        if let Some(size) = current.short {
+            if current.node.role == Role::New {
+                self.lost.push(current.node);
+                return Ok(());
+            }
+            // An old file keeps its name, and what of the new contents was there.
+            current.inode.size = current.covered.into();
+        } else if let Some(size) = current.short {
             self.fail_short(&current.node, size);
             current.inode.size = size.into();
         }
         self.report.files += 1;
         self.report.bytes_read += current.inode.size.get();
         current.inode.nbytes = current.nbytes.into();
-        let key = Key::new(current.node.ino, KeyType::INODE_ITEM, 0);
-        self.tx.replace(self.tree, key, current.inode.as_bytes())
+        self.put_inode(current.node.ino, &current.inode)
+    }
+
+    fn put_inode(&mut self, ino: u64, inode: &InodeItem) -> Result<()> {
+        self.tx.replace(self.tree, Key::new(ino, KeyType::INODE_ITEM, 0), inode.as_bytes())
+    }
+
+    /// Takes the old contents out of a file that exists, and gives it the source's xattrs. Returns its inode as it
+    /// will be, but for `nbytes`.
+    fn start_replacing(&mut self, node: &Node, xattrs: &[Xattr], size: u64) -> Result<InodeItem> {
+        self.flush_items()?;
+        let place = Place { tree: self.tree, ino: node.ino };
+        crate::write::contents::drop_extents(self.tx, place, 0)?;
+        for (name, value) in xattrs.iter().filter(|(name, _)| name != COMPRESSION_XATTR) {
+            crate::write::xattr::set_xattr(self.tx, place, name, value)?;
+        }
+        let mut inode = crate::lookup::inode(self.tx, place)?;
+        let from = &node.stat.attributes;
+        inode.size = size.into();
+        inode.transid = self.tx.transid().into();
+        inode.sequence = inode.sequence.get().wrapping_add(1).into();
+        (inode.mtime, inode.ctime) = (from.mtime, self.tx.now());
+        if self.options.preserve.owner {
+            (inode.uid, inode.gid, inode.mode) = (from.uid.into(), from.gid.into(), from.mode.into());
+            (inode.atime, inode.ctime) = (from.atime, from.ctime);
+        }
+        Ok(inode)
     }
 
     fn fail_short(&mut self, node: &Node, size: u64) {

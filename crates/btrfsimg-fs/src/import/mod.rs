@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use btrfsimg_compress::{Decision, Property, WorkspacePool};
-use btrfsimg_ondisk::inode_flags;
+use btrfsimg_ondisk::{FileType, inode_flags};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 pub use options::{Failure, Options, Preserve, Report, Sparse};
 
 use crate::error::{Error, Result};
-use crate::lookup::{Place, highest_inode};
+use crate::lookup::{Place, find_entry, highest_inode};
 use crate::txn::{ItemBatch, Transaction};
 use crate::write::encode::{CompressionPolicy, Format};
 use crate::write::inode::{COMPRESSION_XATTR, Inherited, Xattr};
@@ -74,7 +74,8 @@ pub fn import_tree(
 }
 
 /// Imports the one entry `source` of the host, a directory with all below it or anything else, into the directory
-/// `dir` as `name`, which must not be there.
+/// `dir` as `name`. A regular file over a regular file gives that new contents, as cp(1) does; nothing else may be
+/// there.
 ///
 /// # Errors
 /// As [`import_tree`]; `Exists`.
@@ -97,6 +98,12 @@ pub fn import_entry(
     let top = walk_top(&walker).map_err(Error::io(&shown))?;
     let mut stat = host::stat(top.1.as_fd(), &file).map_err(Error::io(&shown))?;
     walker.settle_attributes(&mut stat.attributes, tx);
+    let is_file = stat.attributes.file_type() == FileType::REG_FILE;
+    if let Some(old) = find_entry(tx, dir, name)?.filter(|e| is_file && e.file_type == FileType::REG_FILE) {
+        let old = Place { tree: dir.tree, ino: old.location.objectid };
+        walker.start_replacing(old, top.0, file, stat, tx)?;
+        return run(tx, walker, dir.tree, options);
+    }
     let property = stat.attributes.inherit(&inherited_from(tx, dir)?);
     let ino = walker.take_ino();
     let location = btrfsimg_ondisk::Key::new(ino, btrfsimg_ondisk::KeyType::INODE_ITEM, 0);
@@ -111,9 +118,7 @@ pub fn import_entry(
         role: Role::New,
         property,
     });
-    let mut importer_names = HashMap::new();
-    importer_names.insert(ino, name.to_vec());
-    run_named(tx, walker, dir.tree, options, importer_names)
+    run_named(tx, walker, dir.tree, options, HashMap::from([(ino, name.to_vec())]))
 }
 
 fn walk_top(walker: &Walker<'_>) -> std::io::Result<(std::sync::Arc<host::SourceDir>, std::os::fd::OwnedFd)> {
@@ -363,7 +368,9 @@ impl Importer<'_, '_> {
             Ok(opened) => opened,
             Err(error) => {
                 self.walker.fail(&node.relative(), &error.to_string());
-                self.lost.push(node);
+                if node.role == Role::New {
+                    self.lost.push(node);
+                }
                 return Ok(());
             }
         };

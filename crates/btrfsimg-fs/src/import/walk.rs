@@ -31,6 +31,8 @@ pub(super) enum Role {
     Adopt,
     /// A directory that exists; entries are added to it.
     Merge,
+    /// A regular file that exists and gets new contents: its names, owner and properties stay.
+    Replace,
 }
 
 /// A source entry on its way.
@@ -290,14 +292,14 @@ impl<'o> Walker<'o> {
             }
             match node.role {
                 Role::Merge => self.merge_entry(&node, &dir, name, stat, &inherited, tx)?,
-                Role::New | Role::Adopt => {
+                Role::New | Role::Adopt | Role::Replace => {
                     self.list_entry(&node, &dir, name, stat, &inherited, &mut listing, tx)
                 }
             }
         }
         Ok(Ok(match node.role {
             Role::Merge => Ready::Merged,
-            Role::New | Role::Adopt => Ready::Directory(node, listing, xattrs),
+            Role::New | Role::Adopt | Role::Replace => Ready::Directory(node, listing, xattrs),
         }))
     }
 
@@ -433,6 +435,9 @@ impl<'o> Walker<'o> {
                 return Ok(());
             }
             let old = Place { tree: self.tree, ino: existing.location.objectid };
+            if file_type == FileType::REG_FILE && existing.file_type == FileType::REG_FILE {
+                return self.start_replacing(old, dir.clone(), name, stat, tx);
+            }
             names::unlink(tx, place, name.as_bytes(), old)?;
         }
         let link = match self.link_of(&stat) {
@@ -451,6 +456,23 @@ impl<'o> Walker<'o> {
         } else {
             self.enqueue(parent.ino, index, dir, name, stat, ino, inherited, tx);
         }
+        Ok(())
+    }
+
+    /// A regular file whose contents go into one that exists.
+    pub(super) fn start_replacing(
+        &mut self,
+        existing: Place,
+        dir: Arc<SourceDir>,
+        name: CString,
+        mut stat: Stat,
+        tx: &Transaction<'_>,
+    ) -> Result<()> {
+        self.settle_attributes(&mut stat.attributes, tx);
+        let own = crate::write::xattr::inherited_from(tx, existing)?;
+        stat.attributes.flags = own.flags;
+        let (ino, role, property) = (existing.ino, Role::Replace, own.property);
+        self.queue.push_back(Node { dir, name, stat, ino, parent: ino, index: 0, role, property });
         Ok(())
     }
 

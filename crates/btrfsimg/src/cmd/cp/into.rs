@@ -184,8 +184,20 @@ fn replace_existing(
                     Error::NotDirectory(format!("{shown}: cannot overwrite it with a directory")).into()
                 );
             }
-            (false, false) => unlink_checked(tx, dir, name, place, &shown)?,
+            (false, false) => {
+                check_changeable(tx, place, &shown, true)?;
+                // A file gets new contents; anything else gives way.
+                let both_files = existing.file_type == FileType::REG_FILE && is_file(source, follow);
+                if !both_files {
+                    unlink_checked(tx, dir, name, place, &shown)?;
+                }
+            }
         }
     }
     Ok(import_entry(tx, source, dir, name, follow, options)?)
+}
+
+fn is_file(path: &Path, follow: bool) -> bool {
+    let meta = if follow { std::fs::metadata(path) } else { std::fs::symlink_metadata(path) };
+    meta.is_ok_and(|m| m.is_file())
 }
