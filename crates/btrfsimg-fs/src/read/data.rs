@@ -121,10 +121,8 @@ impl Filesystem {
     ) -> Result<()> {
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let (ram_bytes, from) = match &segment.kind {
-            SegmentKind::Compressed { ram_bytes, skip: inner, .. } => {
-                (*ram_bytes, skip.saturating_add(*inner))
-            }
-            SegmentKind::Inline { ram_bytes, .. } => (*ram_bytes, skip),
+            SegmentKind::Compressed { ram_bytes, skip: inner, .. }
+            | SegmentKind::Inline { ram_bytes, skip: inner, .. } => (*ram_bytes, skip.saturating_add(*inner)),
             _ => return Ok(()),
         };
         if from == 0 && out.len() >= ram_bytes {

@@ -52,6 +52,8 @@ pub enum SegmentKind {
         stored: Vec<u8>,
         /// Its bytes when decoded; the segment may go on with zeros.
         ram_bytes: usize,
+        /// Where in the decoded bytes the segment starts.
+        skip: usize,
         /// How it is compressed, if it is.
         algorithm: Option<Algorithm>,
     },
@@ -146,6 +148,7 @@ fn segment(
         FileExtentKind::Inline(stored) => SegmentKind::Inline {
             stored: stored.to_vec(),
             ram_bytes: bounded(place, start, "ram_bytes", extent.ram_bytes)?,
+            skip: bounded(place, start, "offset", skipped)?,
             algorithm,
         },
         FileExtentKind::Regular(r) => match algorithm {

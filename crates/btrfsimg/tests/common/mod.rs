@@ -1,5 +1,5 @@
 //! What the tests of the command share: running it, images made by the kernel, and damage.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
