@@ -12,12 +12,21 @@ use crate::output::Ui;
 /// Paths in an image are written IMAGE:/path, as in 'out.img:/etc/fstab'. A word is such an address when the part
 /// before its first ':/' is a regular file or a block device; './a:/b' is always a path of the host.
 #[derive(Parser, Debug)]
-#[command(name = "btrfsimg", version, after_help = EXIT_CODES, subcommand_required = true)]
+#[command(name = "btrfsimg", version, long_version = long_version(), after_help = EXIT_CODES, subcommand_required = true)]
 struct Cli {
     #[command(flatten)]
     global: Global,
     #[command(subcommand)]
     command: Command,
+}
+
+/// What `--version` prints: the codecs too, since another version may compress to other bytes. `-V` prints one line.
+fn long_version() -> String {
+    let mut text = env!("CARGO_PKG_VERSION").to_owned();
+    for (codec, version) in btrfsimg_compress::codec_versions() {
+        text.push_str(&format!("\n{codec} {version}"));
+    }
+    text
 }
 
 /// Options of every subcommand.

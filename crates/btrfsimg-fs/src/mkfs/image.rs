@@ -100,7 +100,11 @@ fn make_file<T>(
         }
     };
     let temporary = Temporary::beside(path)?;
-    let device = Arc::new(FileDevice::create(&temporary.path, 0o666)?);
+    let created = FileDevice::create(&temporary.path, 0o666).map_err(|e| match e {
+        Error::Io { source, .. } => Error::Io { what: format!("cannot create {shown}"), source },
+        other => other,
+    });
+    let device = Arc::new(created?);
     if let Some(meta) = old {
         keep_owner(&temporary.path, meta).map_err(Error::io(&shown))?;
     }
@@ -169,7 +173,7 @@ fn refuse_known(device: &FileDevice, shown: &str, force: bool) -> Result<()> {
     let head = device.head(HEAD).map_err(Error::io(shown))?;
     match known_contents(&head) {
         None => Ok(()),
-        Some(what) => Err(Error::Exists(format!("{shown} holds {what}; overwrite it with -f. It"))),
+        Some(what) => Err(Error::Invalid(format!("{shown}: holds {what}; overwrite it with -f"))),
     }
 }
 

@@ -63,11 +63,10 @@ impl Transaction<'_> {
 
     /// Writes the ROOT_ITEMs of changed trees into the root tree. Says whether any differed from what it has.
     pub(super) fn write_root_items(&mut self) -> Result<bool> {
-        let (transid, nodesize) = (self.transid, u64::from(self.nodesize()));
-        let mut stale = Vec::new();
+        let nodesize = u64::from(self.nodesize());
+        let mut items = Vec::new();
         for open in self.trees.values_mut().filter(|o| o.changed) {
             let Some((key, item)) = &mut open.item else { continue };
-            let before = *item;
             item.bytenr = open.root.logical.0.into();
             item.level = open.root.level;
             item.generation = open.root.generation.into();
@@ -76,12 +75,10 @@ impl Transaction<'_> {
             let bytes =
                 item.bytes_used.get().saturating_add_signed(blocks.saturating_mul(nodesize.cast_signed()));
             item.bytes_used = bytes.into();
-            if *item != before || open.root.generation == transid {
-                stale.push((*key, *item));
-            }
+            items.push((*key, *item));
         }
         let mut changed = false;
-        for (key, item) in stale {
+        for (key, item) in items {
             let same =
                 crate::tree::lookup(self, objectid::ROOT_TREE, &key)?.as_deref() == Some(item.as_bytes());
             if !same {

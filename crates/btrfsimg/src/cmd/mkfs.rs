@@ -158,7 +158,7 @@ fn options(args: &Args) -> Result<Options> {
         (Wanted::Exact(bytes), None) => Size::Exact(bytes),
     };
     let nodesize = u32::try_from(args.nodesize).map_err(|_| usage("--nodesize: at most 64k"))?;
-    Ok(Options {
+    let options = Options {
         nodesize,
         csum: args.csum,
         label: std::os::unix::ffi::OsStrExt::as_bytes(args.label.as_os_str()).to_vec(),
@@ -166,7 +166,10 @@ fn options(args: &Args) -> Result<Options> {
         reproducible: clock::source_date_epoch()?.is_some(),
         now: clock::now()?,
         size,
-    })
+    };
+    // Nodesize and label are judged before anything is touched.
+    options.geometry().map_err(|e| usage(e.to_string()))?;
+    Ok(options)
 }
 
 fn uuid_from_seed(seed: &str) -> Uuid {

@@ -35,7 +35,9 @@ pub(super) fn copy_in(args: &Args, ui: &Ui, from: &[PathBuf], to: &Address) -> R
     let (reports, refused) = args.edit.run(&args.image, &to.image, |tx, start| {
         let options = options(args, &stop)?;
         let into_dir = existing_dir(tx, start, to)?;
-        if into_dir.is_none() && (from.len() > 1 || to.path.ends_with(b"/")) {
+        // A directory may become DST, and then DST/ as well.
+        let becomes = from.len() == 1 && args.recursive() && from[0].is_dir();
+        if into_dir.is_none() && !becomes && (from.len() > 1 || to.path.ends_with(b"/")) {
             return Err(Error::NotDirectory(to.to_string()).into());
         }
         let (mut reports, mut refused) = (Vec::new(), Vec::new());

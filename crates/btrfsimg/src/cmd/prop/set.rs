@@ -80,7 +80,7 @@ impl Change {
             },
             Property::Label => {
                 let label = value.clone().into_vec();
-                check_label(value.as_bytes())?;
+                check_label(value.as_bytes()).map_err(|e| usage(e.to_string()))?;
                 Change::Label(label)
             }
         })
