@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use btrfsimg_ondisk::{
     BlockContext, Logical, ParentExpectation, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock,
-    TreeBlock, incompat, incompat_names, objectid, sys_chunks,
+    TreeBlock, check_superblock, incompat, incompat_names, objectid, sys_chunks,
 };
 use rustc_hash::FxHashMap;
 use zerocopy::{FromBytes, IntoBytes};
@@ -297,7 +297,15 @@ fn read_superblock(device: &dyn Device) -> Result<Superblock> {
         return Err(Error::corrupt("SB-03", "superblock checksum mismatch"));
     }
     check_features(&sb)?;
-    Ok(sb)
+    // Before anything is divided by a sector or allocated by a node.
+    let mut first = None;
+    check_superblock(&sb, at, &mut |violation| {
+        first.get_or_insert(violation);
+    });
+    match first {
+        None => Ok(sb),
+        Some(v) => Err(Error::corrupt(v.rule.0, format!("superblock: {}", v.reason))),
+    }
 }
 
 fn check_features(sb: &Superblock) -> Result<()> {

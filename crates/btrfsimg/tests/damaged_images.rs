@@ -1,4 +1,5 @@
 //! Damage: what can be read is read, what cannot is named, and nothing leaves the target directory.
+#![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
 mod common;
 
@@ -7,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use btrfsimg_ondisk::CsumType;
 use btrfsimg_testkit::rng::Rng;
 use common::{Lab, command, edit_blocks, find_sectors, overwrite, patch_blocks, run, sh};
 use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
@@ -108,7 +110,7 @@ fn one_bad_name_hides_no_good_one() {
 
 /// Gives entries of a directory other names, in DIR_INDEX alone: the check of a DIR_ITEM would see the hash.
 fn rename_in_index(lab: &Lab, from: &str, to: &str) {
-    let mut from_bytes = (from.len() as u16).to_le_bytes().to_vec();
+    let mut from_bytes = u16::try_from(from.len()).unwrap().to_le_bytes().to_vec();
     let head = from_bytes.clone();
     let mut renamed = 0;
     from_bytes.clear();
@@ -251,6 +253,24 @@ fn files_of_many_exbibytes() {
     assert_eq!(head, [0; 4096]);
     // The reader went away: success.
     assert_eq!(cat.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn sizes_in_the_superblock_that_make_no_sense() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |_| {}) else { return };
+    let pristine = fs::read(&lab.image).unwrap();
+    for (field, value) in [(144, 0u32), (144, 3), (148, 0), (148, 1), (148, u32::MAX), (160, 5000)] {
+        let mut superblock = pristine[65536..65536 + 4096].to_vec();
+        superblock[field..field + 4].copy_from_slice(&value.to_le_bytes());
+        let csum = CsumType::Crc32c.of_block(&superblock);
+        superblock[..32].copy_from_slice(&csum.0);
+        overwrite(&lab.image, 65536, &superblock);
+        for args in [&["ls"][..], &["inspect", "tree"], &["inspect", "super"]] {
+            let args = [args, &[lab.image.to_str().unwrap()]].concat();
+            let ran = run(&args).expect(4);
+            assert!(ran.stderr.contains("[SB-"), "{}", ran.stderr);
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! What the kernel wrote, read back: the kernel itself is the judge.
+#![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
 mod common;
 

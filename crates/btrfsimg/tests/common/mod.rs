@@ -1,5 +1,6 @@
 //! What the tests of the command share: running it, images made by the kernel, and damage.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
