@@ -1,6 +1,7 @@
 //! What was typed: the options that every subcommand has, and which subcommand it is.
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{ArgAction, Parser};
 
@@ -12,7 +13,7 @@ use crate::output::Ui;
 /// Paths in an image are written IMAGE:/path, as in 'out.img:/etc/fstab'. A word is such an address when the part
 /// before its first ':/' is a regular file or a block device; './a:/b' is always a path of the host.
 #[derive(Parser, Debug)]
-#[command(name = "btrfsimg", version, long_version = long_version(), after_help = EXIT_CODES, subcommand_required = true)]
+#[command(name = "btrfsimg", version, long_version = LONG_VERSION.as_str(), after_help = EXIT_CODES, subcommand_required = true)]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -21,13 +22,13 @@ struct Cli {
 }
 
 /// What `--version` prints: the codecs too, since another version may compress to other bytes. `-V` prints one line.
-fn long_version() -> String {
+static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut text = env!("CARGO_PKG_VERSION").to_owned();
     for (codec, version) in btrfsimg_compress::codec_versions() {
         text.push_str(&format!("\n{codec} {version}"));
     }
     text
-}
+});
 
 /// Options of every subcommand.
 #[derive(clap::Args, Debug, Clone, Copy)]
