@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Most bytes that one read of the device gives.
 pub(super) const READ_MAX: u64 = 1 << 20;
 
-/// Reads a regular file in order. Memory: one extent, at most [`READ_MAX`] bytes of it.
+/// Reads a regular file in order. Memory: one extent, at most 1 MiB of it.
 pub struct FileReader<'f> {
     fs: &'f Filesystem,
     owner: Owner,
@@ -48,8 +48,7 @@ impl<'f> FileReader<'f> {
         })
     }
 
-    /// The next part: `Some((offset, len, None))` is a hole of `len` bytes, else `buf` holds the bytes. `None` at
-    /// the end.
+    /// The next part; `None` at the end. The bytes of [`Part::Data`] are in `buf`, all of it.
     ///
     /// # Errors
     /// `Corrupt` with inode and offset (checksum mismatch on every copy, bytes that do not decode), `Io`.
