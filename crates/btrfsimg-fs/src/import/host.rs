@@ -79,7 +79,8 @@ pub(super) fn stat(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
     let x = rustix::fs::statx(dir, name, at, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
     let time = |t: rustix::fs::StatxTimestamp| Timespec::new(t.tv_sec, t.tv_nsec);
     let (ctime, mtime) = (time(x.stx_ctime), time(x.stx_mtime));
-    let born = x.stx_mask & StatxFlags::BTIME.bits() != 0;
+    // Some file systems say that they know the time of birth, and give 0.
+    let born = x.stx_mask & StatxFlags::BTIME.bits() != 0 && x.stx_btime.tv_sec != 0;
     let is_device = matches!(x.stx_mode & 0o170_000, 0o020_000 | 0o060_000);
     let rdev = (u64::from(x.stx_rdev_major) << 20) | u64::from(x.stx_rdev_minor);
     Ok(Stat {
