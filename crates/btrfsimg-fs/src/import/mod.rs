@@ -240,7 +240,7 @@ impl LargeFile {
         match self.file.next_data(rest, self.size) {
             Ok(Some(data)) => Some(data.start),
             // Zeros at the end that fill no block are no hole where holes come from contents.
-            Ok(None) if sparse == Sparse::Always && self.size % ZERO_BLOCK as u64 != 0 => {
+            Ok(None) if sparse == Sparse::Always && !self.size.is_multiple_of(ZERO_BLOCK as u64) => {
                 Some(rest.max((self.size - 1) / PIECE * PIECE))
             }
             Ok(None) => None,

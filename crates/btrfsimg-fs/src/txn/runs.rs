@@ -96,6 +96,7 @@ mod tests {
 
     /// Random inserts and removes against a bit vector.
     #[test]
+    #[expect(clippy::cast_possible_truncation, reason = "addresses below 200")]
     fn runs_are_a_set_of_addresses() {
         let (mut runs, mut model) = (Runs::default(), [false; 200]);
         let mut seed = 7u64;
@@ -123,8 +124,9 @@ mod tests {
             }
             assert_eq!(runs.iter().collect::<Vec<_>>(), expect);
             let (len, align, from) = (1 + random(8), 1 << random(3), random(200));
-            let place =
-                |at: &u64| at % align == 0 && (*at..at + len).all(|i| model.get(i as usize) == Some(&true));
+            let place = |at: &u64| {
+                at.is_multiple_of(align) && (*at..at + len).all(|i| model.get(i as usize) == Some(&true))
+            };
             let first = (from..200).find(place).or_else(|| (0..200).find(place));
             let found = runs.find(len, align, from);
             assert_eq!(found.is_some(), first.is_some(), "find {len} {align} {from} in {expect:?}");
