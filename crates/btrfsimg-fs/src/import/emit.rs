@@ -49,7 +49,10 @@ impl Importer<'_, '_> {
                 },
             };
             match (self.pending.pop_front(), done) {
-                (Some(Pending::Nodes { nodes, .. }), done) => self.emit_nodes(nodes, done)?,
+                (Some(Pending::Nodes { nodes, .. }), done) => {
+                    self.emit_nodes(nodes, done)?;
+                    self.options.progress.inspect(|tell| tell(&self.report));
+                }
                 (Some(Pending::LargeStart { node, xattrs }), _) => {
                     *current = Some(self.start_file(node, xattrs)?)
                 }

@@ -40,7 +40,7 @@ pub enum Sparse {
 }
 
 /// How a tree is imported.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options<'a> {
     /// Which attributes come along.
     pub preserve: Preserve,
@@ -56,6 +56,8 @@ pub struct Options<'a> {
     pub exclude: Vec<((u32, u32), u64)>,
     /// Set from outside to stop.
     pub cancel: Option<&'a AtomicBool>,
+    /// Told now and then what is in so far.
+    pub progress: Option<&'a dyn Fn(&Report)>,
 }
 
 /// Something that was not imported, or not wholly.

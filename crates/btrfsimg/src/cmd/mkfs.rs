@@ -9,7 +9,7 @@ use btrfsimg_fs::mkfs::{ImageOptions, Made, Options, Size, Slack, make_image};
 use btrfsimg_fs::write::encode::CompressionPolicy;
 use btrfsimg_ondisk::{CsumType, Uuid, uuid_from_random};
 
-use crate::cmd::report::{report_failures, shown_size};
+use crate::cmd::report::{Progress, report_failures, shown_size};
 use crate::cmd::workers;
 use crate::exit::usage;
 use crate::output::{Ui, print_json};
@@ -129,6 +129,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     {
         bail!("{}: not a directory", dir.display());
     }
+    let progress = Progress::new(ui);
     let made = make_image(&args.image, &options, &image, |tx, root, itself| {
         let Some(dir) = &args.rootdir else { return Ok(Report::default()) };
         let import = import::Options {
@@ -143,9 +144,11 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
             clamp: epoch,
             exclude: itself.to_vec(),
             cancel: Some(&stop),
+            progress: Some(&|report| progress.tell(report)),
         };
         import_tree(tx, dir, Target::NewRoot(root), &import)
     })?;
+    drop(progress);
     report_failures(ui, &made.filled);
     if args.json { say_json(args, &made) } else { say(args, ui, &made) }
 }

@@ -1,6 +1,10 @@
 //! What an import has to tell.
 
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
 use btrfsimg_fs::import::Report;
+use indicatif::ProgressBar;
 
 use crate::exit;
 use crate::output::Ui;
@@ -12,6 +16,37 @@ pub(crate) fn report_failures(ui: &Ui, report: &Report) {
     }
     for failure in &report.failures {
         ui.fail(&format!("{}: {}", failure.path.display(), failure.reason), exit::FAILED);
+    }
+}
+
+/// A line on a terminal that says how far an import has come; nothing elsewhere, and nothing with `-q`.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    pub(crate) fn new(ui: &Ui) -> Progress {
+        let shows = !ui.is_quiet() && std::io::stderr().is_terminal();
+        let bar = shows.then(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        });
+        Progress { bar }
+    }
+
+    pub(crate) fn tell(&self, report: &Report) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("{} files, {}", report.files, shown_size(report.bytes_read)));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use btrfsimg_ondisk::FileType;
 
 use super::Args;
 use crate::address::Address;
-use crate::cmd::report::report_failures;
+use crate::cmd::report::{Progress, report_failures};
 use crate::cmd::workers;
 use crate::edit::{resolve, stop_flag};
 use crate::exit::{self, usage};
@@ -32,8 +32,10 @@ enum Goal {
 /// Copies `from`, at least one path of the host, to `to`, in one commit.
 pub(super) fn copy_in(args: &Args, ui: &Ui, from: &[PathBuf], to: &Address) -> Result<()> {
     let stop = stop_flag()?;
+    let progress = Progress::new(ui);
+    let tell = |report: &Report| progress.tell(report);
     let (reports, refused) = args.edit.run(&args.image, &to.image, |tx, start| {
-        let options = options(args, &stop)?;
+        let options = options(args, &stop, &tell)?;
         let into_dir = existing_dir(tx, start, to)?;
         // A directory may become DST, and then DST/ as well.
         let becomes = from.len() == 1 && args.recursive() && from[0].is_dir();
@@ -54,6 +56,7 @@ pub(super) fn copy_in(args: &Args, ui: &Ui, from: &[PathBuf], to: &Address) -> R
             Ok((reports, refused))
         }
     })?;
+    drop(progress);
     refused.iter().for_each(|e| ui.fail(&message(e), exit::code_of(e)));
     reports.iter().for_each(|r| report_failures(ui, r));
     Ok(())
@@ -77,7 +80,11 @@ impl std::fmt::Display for SourceError {
     }
 }
 
-fn options<'a>(args: &Args, stop: &'a std::sync::atomic::AtomicBool) -> Result<import::Options<'a>> {
+fn options<'a>(
+    args: &Args,
+    stop: &'a std::sync::atomic::AtomicBool,
+    tell: &'a dyn Fn(&Report),
+) -> Result<import::Options<'a>> {
     let epoch = crate::clock::source_date_epoch()?;
     Ok(import::Options {
         preserve: Preserve {
@@ -92,6 +99,7 @@ fn options<'a>(args: &Args, stop: &'a std::sync::atomic::AtomicBool) -> Result<i
         clamp: epoch,
         exclude: Vec::new(),
         cancel: Some(stop),
+        progress: Some(tell),
     })
 }
 
