@@ -275,20 +275,32 @@ pub fn child_expectation(node: &TreeBlock, slot: usize, tree: u64) -> (Logical, 
     (ptr.block, expect)
 }
 
-/// The primary superblock, checked; refuses what a reader here does not understand.
+/// The superblock, checked; refuses what a reader here does not understand. A reader takes the newest sound copy
+/// where the primary one is damaged, and says so through its `bytenr`.
 fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+    let primary = read_superblock_copy(device, Physical(SUPERBLOCK_OFFSETS[0]));
+    let Err(error) = primary else { return primary };
+    if matches!(error, Error::Unsupported(_) | Error::Io { .. }) {
+        return Err(error);
+    }
+    let copies =
+        SUPERBLOCK_OFFSETS[1..].iter().filter_map(|&at| read_superblock_copy(device, Physical(at)).ok());
+    copies.max_by_key(|sb| sb.generation.get()).ok_or(error)
+}
+
+fn read_superblock_copy(device: &dyn Device, at: Physical) -> Result<Superblock> {
     let mut bytes = [0u8; SUPERBLOCK_LEN];
-    let at = Physical(SUPERBLOCK_OFFSETS[0]);
     match device.read_at(&mut bytes, at) {
         Ok(()) => {}
         Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
             return Err(Error::NotBtrfs("shorter than a superblock at 64 KiB".to_owned()));
         }
-        Err(e) => return Err(Error::io("read the superblock at 64 KiB")(e)),
+        Err(e) => return Err(Error::io(format!("read the superblock at byte {at}"))(e)),
     }
     let sb = Superblock::read_from_bytes(&bytes).map_err(|_| Error::NotBtrfs("no superblock".to_owned()))?;
     if sb.magic != Superblock::MAGIC {
-        return Err(Error::NotBtrfs("no btrfs magic at 64 KiB".to_owned()));
+        let hint = "in a partition? --offset says where it starts";
+        return Err(Error::NotBtrfs(format!("no btrfs magic at 64 KiB ({hint})")));
     }
     let csum = sb
         .csum_kind()

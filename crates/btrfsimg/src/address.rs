@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use btrfsimg_fs::Error;
-use btrfsimg_fs::device::{Access, FileDevice};
+use btrfsimg_fs::device::{Access, Device as _, FileDevice};
 use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::read::Filesystem;
+
+use btrfsimg_ondisk::SUPERBLOCK_OFFSETS;
 
 use crate::exit::usage;
 use crate::output::{Ui, shown};
@@ -101,7 +103,26 @@ impl ImageArgs {
     pub(crate) fn open(&self, image: &Path, ui: &Ui) -> Result<Opened> {
         let name = || image.display().to_string();
         let device = FileDevice::open(image, Access::Read, self.offset)?;
-        let fs = Filesystem::open(Arc::new(device)).with_context(name)?;
+        if let Some(attached) = device.attached_to() {
+            ui.note(&format!(
+                "{}: attached to {attached}; if it is mounted, what is shown may be old",
+                name()
+            ));
+        }
+        let device = Arc::new(device);
+        let fs = Filesystem::open(device.clone()).with_context(name)?;
+        let sb = fs.superblock();
+        if sb.bytenr.get() != SUPERBLOCK_OFFSETS[0] {
+            ui.warn(&format!(
+                "{}: the primary superblock is damaged; read by its copy at byte {}",
+                name(),
+                sb.bytenr
+            ));
+        }
+        let (have, want) = (device.len()?, sb.dev_item.total_bytes.get());
+        if have < want {
+            ui.warn(&format!("{}: truncated: the file has {have} bytes, the file system {want}", name()));
+        }
         if fs.has_log() {
             ui.note(&format!("{}: has a log to replay; what was synced last may look older", name()));
         }

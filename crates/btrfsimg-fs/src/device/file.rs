@@ -73,6 +73,11 @@ impl FileDevice {
         Ok(FileDevice { file, path: path.to_owned(), base: 0, is_block_device: false })
     }
 
+    /// The loop device that the file backs, if any: what is read may be older than what a mount of it shows.
+    pub fn attached_to(&self) -> Option<String> {
+        attached_loop_device(&self.file.metadata().ok()?)
+    }
+
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.path

@@ -171,7 +171,8 @@ fn refuse_known(device: &FileDevice, shown: &str, force: bool) -> Result<()> {
         return Ok(());
     }
     let head = device.head(HEAD).map_err(Error::io(shown))?;
-    match known_contents(&head) {
+    let unknown = head.iter().any(|b| *b != 0).then_some("data");
+    match known_contents(&head).or(unknown) {
         None => Ok(()),
         Some(what) => Err(Error::Invalid(format!("{shown}: holds {what}; overwrite it with -f"))),
     }

@@ -1,7 +1,7 @@
 //! Bytes of data extents, checked sector by sector, from whichever copy is right.
 
 use btrfsimg_compress::Decoder;
-use btrfsimg_ondisk::{Csum, Key, KeyType, Logical, objectid};
+use btrfsimg_ondisk::{Key, KeyType, Logical, objectid};
 
 use super::extents::fault;
 use super::{Filesystem, Info, Segment, SegmentKind};
@@ -292,12 +292,7 @@ fn mismatch(place: Place, offset: u64, logical: Logical, have: Option<&[u8]>, ex
     fault(place, offset, "CS-09", reason)
 }
 
-/// A checksum as the number that its bytes are, as kernels print it.
+/// A checksum as its bytes stand on disk, as kernels print it.
 fn hex(csum: &[u8]) -> String {
-    let mut field = [0; 32];
-    let n = csum.len().min(field.len());
-    field[..n].copy_from_slice(&csum[..n]);
-    let Csum(bytes) = Csum(field);
-    let digits: String = bytes[..n].iter().rev().map(|b| format!("{b:02x}")).collect();
-    format!("0x{digits}")
+    csum.iter().fold("0x".to_owned(), |digits, byte| digits + &format!("{byte:02x}"))
 }

@@ -193,6 +193,13 @@ impl Transaction<'_> {
         while done < length && from + done < have {
             let n = (length - done).min(MIB).min(have - from - done) as usize;
             device.read_at(&mut buf[..n], Physical(from + done)).map_err(Error::io("move a chunk"))?;
+            let mut there = vec![0; n];
+            device.read_at(&mut there, Physical(to + done)).map_err(Error::io("move a chunk"))?;
+            if there == buf[..n] {
+                // Zeros over a hole, mostly: it stays one.
+                done += n as u64;
+                continue;
+            }
             device.write_at(&buf[..n], Physical(to + done)).map_err(Error::io("move a chunk"))?;
             done += n as u64;
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use btrfsimg_ondisk::{
-    COMPAT_RO_KNOWN, CsumType, DevItem, Key, KeyType, Superblock, Timespec, Uuid, compat_ro_names, incompat,
-    incompat_names, objectid,
+    COMPAT_RO_KNOWN, CsumType, DevItem, Key, KeyType, SUPERBLOCK_OFFSETS, Superblock, Timespec, Uuid,
+    compat_ro_names, incompat, incompat_names, objectid,
 };
 
 use super::Transaction;
@@ -142,6 +142,10 @@ impl Volume {
 
 fn check_writable(store: &BlockStore) -> Result<()> {
     let sb = store.superblock();
+    if sb.bytenr.get() != SUPERBLOCK_OFFSETS[0] {
+        let reason = format!("the primary superblock is damaged (the copy at byte {} is sound)", sb.bytenr);
+        return Err(Error::corrupt("SB-03", format!("{reason}; mend it with 'btrfs rescue super-recover'")));
+    }
     let unsupported = |what: String| Err(Error::Unsupported(format!("writing to an image with {what}")));
     let unknown = sb.incompat_flags.get() & !WRITABLE;
     if unknown != 0 {

@@ -66,9 +66,7 @@ fn make_one(tx: &mut Transaction<'_>, start: Place, address: &Address, mode: u32
 }
 
 fn make(tx: &mut Transaction<'_>, dir: Place, name: &[u8], mode: u32) -> btrfsimg_fs::Result<Place> {
-    let mut attributes = Attributes::new(0o040_000 | mode, tx.now());
-    attributes.inherit_group(&lookup::inode(tx, dir)?);
-    create(tx, dir, name, attributes, Vec::new())
+    create(tx, dir, name, Attributes::new(0o040_000 | mode, tx.now()), Vec::new())
 }
 
 /// Every component that is missing.

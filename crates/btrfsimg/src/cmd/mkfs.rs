@@ -19,7 +19,7 @@ use crate::{clock, edit};
 /// Make a btrfs image, empty or filled from a directory
 ///
 /// An absent file is created. An existing one is replaced when the new image is whole, and never before; one that
-/// holds something known needs -f. No root and no mount are needed. Owners, modes, times, hard links, devices and
+/// is not empty needs -f. No root and no mount are needed. Owners, modes, times, hard links, devices and
 /// xattrs come along as they are in DIR; what cannot be read is listed, and the exit code is then 1.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\

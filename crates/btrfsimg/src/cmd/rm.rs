@@ -69,7 +69,7 @@ fn remove(tx: &mut Transaction<'_>, start: Place, address: &Address, args: &Args
         return remove_tree(tx, dir, name, place, &shown);
     }
     if !args.dir {
-        return Err(Error::IsDirectory(format!("{shown} (remove it with -r)")));
+        return Err(Error::Invalid(format!("{shown}: is a directory; remove it with -r")));
     }
     if !is_empty_dir(tx, place)? {
         return Err(Error::NotEmpty(shown));

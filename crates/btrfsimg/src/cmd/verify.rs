@@ -70,7 +70,11 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     if summary.errors > 0 || (args.fail_on == "warning" && summary.warnings > 0) {
         ui.remember(exit::CORRUPT);
     }
-    if args.json { print_json(document(image, &summary, findings)) } else { say(args, image, &summary, ui) }
+    if args.json {
+        print_json(document(image, args.data, &summary, findings))
+    } else {
+        say(args, image, &summary, ui)
+    }
 }
 
 fn explain(name: &str) -> Result<()> {
@@ -85,7 +89,11 @@ fn say(args: &Args, image: &std::path::Path, s: &Summary, ui: &Ui) -> Result<()>
     if ui.is_quiet() {
         return Ok(());
     }
-    let verdict = if s.is_sound() { "sound" } else { "corrupt" };
+    let verdict = match (s.is_sound(), args.data) {
+        (true, true) => "sound",
+        (true, false) => "sound, but for its data",
+        (false, _) => "corrupt",
+    };
     let mut out = stdout();
     let (errors, warnings) = (s.errors, s.warnings);
     write!(out, "{}: {verdict}: {errors} errors, {warnings} warnings", image.display())?;
@@ -111,7 +119,7 @@ fn say(args: &Args, image: &std::path::Path, s: &Summary, ui: &Ui) -> Result<()>
     Ok(())
 }
 
-fn document(image: &std::path::Path, s: &Summary, findings: Vec<Value>) -> Value {
+fn document(image: &std::path::Path, data: bool, s: &Summary, findings: Vec<Value>) -> Value {
     json!({
         "image": image.display().to_string(),
         "sound": s.is_sound(),
@@ -122,6 +130,7 @@ fn document(image: &std::path::Path, s: &Summary, findings: Vec<Value>) -> Value
         "tree_blocks": s.tree_blocks,
         "inodes": s.inodes,
         "extents": s.extents,
+        "data_checked": data,
         "data_bytes": s.data_bytes,
         "findings": findings,
     })

@@ -132,7 +132,7 @@ fn copy_one(
     // SRC/. and SRC/.. mean what is in it.
     let contents_only = source.as_os_str().as_bytes().ends_with(b"/.") || source.file_name().is_none();
     if meta.is_dir() && !args.recursive() {
-        let error = Error::IsDirectory(format!("{shown} (copy it with -r)"));
+        let error = Error::Invalid(format!("{shown}: is a directory; copy it with -r"));
         return Err(anyhow::Error::new(error).context(SourceError(shown)));
     }
     match goal(tx, source, start, to, into_dir, meta.is_dir() && contents_only)? {

@@ -88,7 +88,7 @@ impl Target {
         let place = image.resolve(&address.path, !args.recursive())?;
         let is_dir = image.fs.info(place)?.is_dir();
         if is_dir && !args.recursive() {
-            return Err(Error::IsDirectory(format!("{address} (copy it with -r)")).into());
+            return Err(Error::Invalid(format!("{address}: is a directory; copy it with -r")).into());
         }
         let target = |dir: &Path, name: Option<&OsStr>| Target {
             place,
