@@ -48,7 +48,7 @@ impl EditArgs {
         let name = || path.display().to_string();
         let stop = stop_flag()?;
         let device: Arc<dyn Device> = Arc::new(FileDevice::open(path, Access::Write, image.offset)?);
-        let options = VolumeOptions { grow: self.grow, no_sync: self.no_sync, dry_run: false };
+        let options = VolumeOptions { grow: self.grow, no_sync: self.no_sync, ..Default::default() };
         let now = clock::now()?;
         let result = {
             let mut volume = Volume::open(device.clone(), options).with_context(name)?;
@@ -64,7 +64,7 @@ impl EditArgs {
         };
         result.map_err(|error| match error.downcast_ref::<Error>() {
             Some(Error::NoSpace { what, needed: None }) => {
-                let needed = needed_size(device, image, now, &mut change).ok();
+                let needed = needed_size(&device, image, now, &mut change).ok();
                 let advice = if self.grow { "" } else { " (--grow lets the file grow)" };
                 let what = format!("{what}{advice}");
                 anyhow::Error::new(Error::NoSpace { what, needed }).context(name())
@@ -74,15 +74,37 @@ impl EditArgs {
     }
 }
 
-/// How large the image would have to be for a change: the change is made above it in memory, and dropped.
+/// How large the image would have to be for a change: the change is made above it in memory, and dropped. First as if
+/// the device had no end, then at that size and a little more until it fits, as block groups of a small device are
+/// smaller and leave more behind.
 fn needed_size<T>(
-    device: Arc<dyn Device>,
+    device: &Arc<dyn Device>,
     image: &ImageArgs,
     now: btrfsimg_ondisk::Timespec,
     change: &mut impl FnMut(&mut Transaction<'_>, Place) -> Result<T>,
 ) -> Result<u64> {
-    let options = VolumeOptions { grow: true, no_sync: true, dry_run: true };
-    let mut volume = Volume::open(Arc::new(OverlayDevice::new(device)?), options)?;
+    let mut size = dry_run(device, image, now, None, change)?;
+    for _ in 0..SIZE_TRIES {
+        if dry_run(device, image, now, Some(size), change).is_ok() {
+            return Ok(size);
+        }
+        size = (size + size / 64).next_multiple_of(1 << 16);
+    }
+    anyhow::bail!("no size found")
+}
+
+/// Tries to find a size that will do.
+const SIZE_TRIES: usize = 8;
+
+fn dry_run<T>(
+    device: &Arc<dyn Device>,
+    image: &ImageArgs,
+    now: btrfsimg_ondisk::Timespec,
+    assumed_size: Option<u64>,
+    change: &mut impl FnMut(&mut Transaction<'_>, Place) -> Result<T>,
+) -> Result<u64> {
+    let options = VolumeOptions { grow: assumed_size.is_none(), no_sync: true, dry_run: true, assumed_size };
+    let mut volume = Volume::open(Arc::new(OverlayDevice::new(device.clone())?), options)?;
     let mut tx = volume.begin(now)?;
     let start = image.start_in(&tx)?;
     change(&mut tx, start)?;

@@ -53,6 +53,12 @@ impl FileDevice {
         }
         let file = options.open(path).map_err(|e| open_error(&name, e))?;
         lock(&file, &name, access)?;
+        // Between opening and locking, another tool may have put a new file in its place.
+        let (ours, there) =
+            (file.metadata().map_err(Error::io(&name))?, std::fs::metadata(path).map_err(Error::io(&name))?);
+        if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
+            return Err(Error::Busy(format!("{name}: was replaced while it was opened; try again")));
+        }
         Ok(FileDevice { file, path: path.to_owned(), base, is_block_device })
     }
 
@@ -71,6 +77,19 @@ impl FileDevice {
             .map_err(Error::io(&name))?;
         lock(&file, &name, Access::Write)?;
         Ok(FileDevice { file, path: path.to_owned(), base: 0, is_block_device: false })
+    }
+
+    /// Gives the file the owner and mode of an old one that it will replace. An owner that is not ours to give stays,
+    /// as with any editor that renames.
+    ///
+    /// # Errors
+    /// `Io` when the mode cannot be set.
+    pub fn adopt(&self, old: &std::fs::Metadata) -> io::Result<()> {
+        let new = self.file.metadata()?;
+        if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+            let _ = std::os::unix::fs::fchown(&self.file, Some(old.uid()), Some(old.gid()));
+        }
+        self.file.set_permissions(old.permissions())
     }
 
     /// The loop device that the file backs, if any: what is read may be older than what a mount of it shows.

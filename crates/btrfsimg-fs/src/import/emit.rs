@@ -39,7 +39,7 @@ impl Importer<'_, '_> {
                 None => return Ok(()),
                 Some(Pending::Nodes { job, .. }) => *job,
                 Some(Pending::LargePiece { job, .. }) => Some(*job),
-                Some(Pending::LargeStart { .. } | Pending::LargeEnd) => None,
+                Some(Pending::LargeStart { .. } | Pending::LargeEnd { .. }) => None,
             };
             let done = match waits_for {
                 None => None,
@@ -59,8 +59,11 @@ impl Importer<'_, '_> {
                 (Some(Pending::LargePiece { end, .. }), Some(done)) => {
                     self.add_piece(current.as_mut(), done, end)?
                 }
-                (Some(Pending::LargeEnd), _) => {
-                    if let Some(current) = current.take() {
+                (Some(Pending::LargeEnd { size }), _) => {
+                    if let Some(mut current) = current.take() {
+                        if size < current.node.stat.size {
+                            current.short.get_or_insert(size);
+                        }
                         self.end_file(current)?;
                     }
                 }

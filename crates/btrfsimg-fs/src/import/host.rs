@@ -12,9 +12,6 @@ use rustix::io::Errno;
 
 use crate::write::inode::{Attributes, Xattr};
 
-/// Longest relative path that goes to the kernel in one call.
-const PATH_PIECE: usize = 4000;
-
 /// A directory of the source, by its path from the top.
 #[derive(Debug)]
 pub(super) struct SourceDir {
@@ -44,21 +41,22 @@ impl Source {
         Ok(Source { top, path })
     }
 
-    /// Opens a directory below the top, piece by piece where its path is long.
+    /// Opens a directory below the top: component by component, none of them a symlink, so that a tree that changes
+    /// meanwhile cannot lead out of it.
     pub(super) fn open_dir(&self, dir: &SourceDir) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let mut rest = dir.relative.as_slice();
         let mut at = rustix::fs::openat(&self.top, c".", flags, Mode::empty())?;
-        while !rest.is_empty() {
-            let piece = match rest.len() {
-                0..=PATH_PIECE => rest,
-                _ => &rest[..rest[..PATH_PIECE].iter().rposition(|b| *b == b'/').unwrap_or(PATH_PIECE)],
-            };
-            at = rustix::fs::openat(&at, piece, flags, Mode::empty())?;
-            rest = rest.get(piece.len() + 1..).unwrap_or_default();
+        for component in dir.relative.split(|b| *b == b'/').filter(|c| !c.is_empty()) {
+            at = rustix::fs::openat(&at, component, flags, Mode::empty())?;
         }
         Ok(at)
     }
+}
+
+/// Opens the directory `name` of `dir`.
+pub(super) fn open_subdir(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
 }
 
 /// What stat says of an entry.
@@ -214,6 +212,11 @@ impl SourceFile {
             }
         }
         Ok(done)
+    }
+
+    /// Bytes of the file now.
+    pub(super) fn size(&self) -> io::Result<u64> {
+        Ok(u64::try_from(rustix::fs::fstat(&*self.0)?.st_size).unwrap_or(0))
     }
 
     /// The first range of data at or after `from`, as far as the source's file system knows; `None` when only a

@@ -104,7 +104,9 @@ pub fn import_entry(
         walker.start_replacing(old, top.0, file, stat, tx)?;
         return run(tx, walker, dir.tree, options);
     }
-    let property = stat.attributes.inherit(&inherited_from(tx, dir)?);
+    let mut inherited = inherited_from(tx, dir)?;
+    inherited.group = inherited.group.filter(|_| !options.preserve.owner);
+    let property = stat.attributes.inherit(&inherited);
     let ino = walker.take_ino();
     let location = btrfsimg_ondisk::Key::new(ino, btrfsimg_ondisk::KeyType::INODE_ITEM, 0);
     let index = crate::write::names::add_entry(tx, dir, name, location, stat.attributes.file_type())?;
@@ -148,6 +150,10 @@ fn decision(
 
 /// Flags and property of an inode whose source has `xattrs`: the source's own property goes above what it inherits.
 fn own_property(flags: u64, inherited: Option<&Property>, xattrs: &[Xattr]) -> (u64, Option<Property>) {
+    // Neither can be together with the other: such data are never compressed.
+    if flags & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0 {
+        return (flags & !inode_flags::COMPRESS, None);
+    }
     let own = xattrs.iter().find(|(name, _)| name == COMPRESSION_XATTR);
     let Some(own) = own.and_then(|(_, value)| Property::from_stored(value)) else {
         return (flags, inherited.cloned());
@@ -218,8 +224,8 @@ enum Pending {
     LargeStart { node: Node, xattrs: Vec<Xattr> },
     /// A piece of it, whose bytes are expected to reach `end`.
     LargePiece { job: u64, end: u64 },
-    /// It ends.
-    LargeEnd,
+    /// It ends; it has this many bytes now.
+    LargeEnd { size: u64 },
 }
 
 /// A large file whose pieces are being handed out.
@@ -279,7 +285,7 @@ impl Importer<'_, '_> {
             if self.options.cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
                 return Err(Error::Interrupted);
             }
-            if self.in_flight < self.limit && !self.walked {
+            if self.may_schedule() {
                 self.schedule(jobs)?;
             }
             while let Ok(result) = done.try_recv() {
@@ -289,13 +295,20 @@ impl Importer<'_, '_> {
             match self.pending.front() {
                 None if self.walked => return self.flush_items(),
                 None => {}
-                Some(_) if self.in_flight < self.limit && !self.walked => {}
+                Some(_) if self.may_schedule() => {}
                 Some(_) => match done.recv() {
                     Ok(result) => self.arrive(result),
                     Err(_) => return Err(Error::Invalid("a worker thread ended early".to_owned())),
                 },
             }
         }
+    }
+
+    /// Whether the walk may go on. Where it changes the image itself, all before it must be in: else the order, and
+    /// with it the image, would depend on when workers finish.
+    fn may_schedule(&self) -> bool {
+        let changes_image = self.large.is_none() && self.walker.next_changes_image();
+        self.in_flight < self.limit && !self.walked && (self.pending.is_empty() || !changes_image)
     }
 
     fn arrive(&mut self, result: Done) {
@@ -319,6 +332,9 @@ impl Importer<'_, '_> {
         let (mut nodes, mut files, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut large = None;
         while files.len() < JOB_FILES && nodes.len() < JOB_NODES && bytes < PIECE {
+            if !nodes.is_empty() && self.walker.next_changes_image() {
+                break;
+            }
             let Some(ready) = self.walker.next(self.tx)? else {
                 self.walked = true;
                 break;
@@ -384,8 +400,9 @@ impl Importer<'_, '_> {
     fn schedule_piece(&mut self, jobs: &Sender<(u64, Job)>) -> Result<()> {
         let Some(large) = &mut self.large else { return Ok(()) };
         let Some(start) = large.next_start(self.options.sparse) else {
+            let size = large.file.size().unwrap_or(large.size).min(large.size);
             self.large = None;
-            self.pending.push_back(Pending::LargeEnd);
+            self.pending.push_back(Pending::LargeEnd { size });
             return Ok(());
         };
         // Pieces begin at multiples of their size, wherever the source has holes.

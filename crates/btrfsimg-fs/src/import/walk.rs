@@ -9,11 +9,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use btrfsimg_ondisk::{FileType, Key, KeyType, LINK_MAX, max_symlink_len, name_hash};
+use btrfsimg_ondisk::{
+    DIR_ITEM_HEAD_LEN, FileType, Key, KeyType, LINK_MAX, max_item_size, max_symlink_len, name_hash,
+};
 
 use super::host::{self, Source, SourceDir, Stat};
 use super::options::{Failure, Options};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lookup::{Place, find_entry};
 use crate::txn::Transaction;
 use crate::write::inode::{Attributes, Inherited, Xattr};
@@ -61,6 +63,8 @@ impl Node {
 pub(super) struct Listing {
     entries: Vec<Listed>,
     names: Vec<u8>,
+    /// Bytes of each hash bucket's item.
+    buckets: HashMap<u64, usize>,
 }
 
 #[derive(Debug)]
@@ -72,6 +76,17 @@ struct Listed {
 }
 
 impl Listing {
+    /// Whether the item of the name's hash has room for it.
+    fn takes(&mut self, name: &[u8], nodesize: u32) -> bool {
+        let bytes = self.buckets.entry(name_hash(name)).or_default();
+        *bytes += DIR_ITEM_HEAD_LEN + name.len();
+        let fits = *bytes <= max_item_size(nodesize as usize);
+        if !fits {
+            *bytes -= DIR_ITEM_HEAD_LEN + name.len();
+        }
+        fits
+    }
+
     fn push(&mut self, name: &[u8], ino: u64, file_type: FileType) {
         let start = self.names.len();
         self.names.extend_from_slice(name);
@@ -147,6 +162,45 @@ pub(super) enum Ready {
     Lost(Node),
 }
 
+/// What an existing entry means for one of its name.
+enum Clash {
+    /// There is none.
+    Nothing,
+    /// A directory takes the new one's entries.
+    Merge(Place),
+    /// A file takes the new one's contents.
+    Replace(Place),
+    /// It goes, and the new one comes.
+    GiveWay(Place),
+    /// It stays, and the new one does not come.
+    Refuse(String),
+}
+
+/// What the entry `name` of `dir`, if there is one, means for a new one of type `new`, as cp(1) has it.
+fn clash(tx: &Transaction<'_>, dir: Place, name: &[u8], new: FileType) -> Result<Clash> {
+    let Some(old) = find_entry(tx, dir, name)? else { return Ok(Clash::Nothing) };
+    let place = Place { tree: dir.tree, ino: old.location.objectid };
+    if old.is_subvolume() {
+        return Ok(Clash::Refuse(
+            "the image has a subvolume of that name; copy into it by its own path".to_owned(),
+        ));
+    }
+    let shown = String::from_utf8_lossy(name);
+    match names::check_changeable(tx, place, &shown, old.file_type != FileType::DIR) {
+        Err(Error::ReadOnly(reason)) => return Ok(Clash::Refuse(reason)),
+        other => _ = other?,
+    }
+    Ok(match (old.file_type == FileType::DIR, new == FileType::DIR) {
+        (true, true) => Clash::Merge(place),
+        (true, false) => Clash::Refuse("cannot overwrite a directory with something else".to_owned()),
+        (false, true) => Clash::Refuse("cannot overwrite something else with a directory".to_owned()),
+        (false, false) if old.file_type == FileType::REG_FILE && new == FileType::REG_FILE => {
+            Clash::Replace(place)
+        }
+        (false, false) => Clash::GiveWay(place),
+    })
+}
+
 /// The walk.
 pub(super) struct Walker<'o> {
     pub(super) source: Source,
@@ -188,7 +242,9 @@ impl<'o> Walker<'o> {
         let fd = self.source.open_dir(&dir)?;
         let mut stat = host::stat(fd.as_fd(), c"")?;
         self.settle_attributes(&mut stat.attributes, tx);
-        stat.attributes.flags = inherited.flags;
+        if role == Role::Merge {
+            stat.attributes.pass_on(&inherited);
+        }
         let property = inherited.property;
         let node = Node { dir, name: CString::default(), stat, ino, parent: ino, index: 0, role, property };
         self.queue.push_back(node);
@@ -204,6 +260,11 @@ impl<'o> Walker<'o> {
     pub(super) fn take_ino(&mut self) -> u64 {
         self.next_ino += 1;
         self.next_ino - 1
+    }
+
+    /// Whether the next entry is a directory of the image into which others are merged.
+    pub(super) fn next_changes_image(&self) -> bool {
+        self.queue.front().is_some_and(|node| node.role == Role::Merge)
     }
 
     /// The next entry, in the order of inode numbers. An entry that cannot be read is noted and passed over.
@@ -246,7 +307,7 @@ impl<'o> Walker<'o> {
         };
         Ok(match node.stat.attributes.file_type() {
             FileType::REG_FILE => Ok(Ready::File(node, fd)),
-            FileType::DIR => return self.read_directory(node, tx),
+            FileType::DIR => return self.read_directory(node, &fd, tx),
             FileType::SYMLINK => match (host::read_link(fd.as_fd(), &node.name), entry_xattrs(&node)) {
                 (Ok(target), Ok(xattrs)) => Ok(Ready::Symlink(node, target, xattrs)),
                 (Err(e), _) | (_, Err(e)) => Err(e),
@@ -255,9 +316,18 @@ impl<'o> Walker<'o> {
         })
     }
 
-    fn read_directory(&mut self, mut node: Node, tx: &mut Transaction<'_>) -> Result<io::Result<Ready>> {
+    fn read_directory(
+        &mut self,
+        mut node: Node,
+        parent: &OwnedFd,
+        tx: &mut Transaction<'_>,
+    ) -> Result<io::Result<Ready>> {
         let dir = Arc::new(SourceDir { relative: node.relative() });
-        let opened = self.source.open_dir(&dir).and_then(|fd| {
+        let fd = match node.name.is_empty() {
+            true => self.source.open_dir(&dir),
+            false => host::open_subdir(parent.as_fd(), &node.name),
+        };
+        let opened = fd.and_then(|fd| {
             let mut xattrs = Vec::new();
             if self.options.preserve.xattrs {
                 xattrs = host::xattrs_of(fd.as_fd())?;
@@ -297,6 +367,10 @@ impl<'o> Walker<'o> {
                 }
             }
         }
+        // In a chain of directories the next entry is in this one: no need to walk there again.
+        if self.queue.front().is_some_and(|next| Arc::ptr_eq(&next.dir, &dir)) {
+            self.open = Some((dir, Arc::new(fd)));
+        }
         Ok(Ok(match node.role {
             Role::Merge => Ready::Merged,
             Role::New | Role::Adopt | Role::Replace => Ready::Directory(node, listing, xattrs),
@@ -307,7 +381,8 @@ impl<'o> Walker<'o> {
     fn inherited(&self, node: &Node, xattrs: &[Xattr]) -> Inherited {
         let (flags, property) =
             super::own_property(node.stat.attributes.flags, node.property.as_ref(), xattrs);
-        Inherited { flags, property }
+        let group = node.stat.attributes.group_for_entries().filter(|_| !self.options.preserve.owner);
+        Inherited { flags, property, group }
     }
 
     /// Whether an entry can come along; the error is the reason if one is to be told.
@@ -338,6 +413,10 @@ impl<'o> Walker<'o> {
         tx: &Transaction<'_>,
     ) {
         let (index, file_type) = (listing.next_index(), stat.attributes.file_type());
+        if !listing.takes(name.as_bytes(), tx.nodesize()) {
+            let reason = "too many names with its hash in one directory";
+            return self.fail(&dir.join(name.as_bytes()), reason);
+        }
         match self.link_of(&stat) {
             Some(Err(reason)) => self.fail(&dir.join(name.as_bytes()), &reason),
             Some(Ok(ino)) => {
@@ -406,39 +485,22 @@ impl<'o> Walker<'o> {
     ) -> Result<()> {
         let place = Place { tree: self.tree, ino: parent.ino };
         let file_type = stat.attributes.file_type();
-        if let Some(existing) = find_entry(tx, place, name.as_bytes())? {
-            let is_dir = existing.file_type == FileType::DIR;
-            if is_dir && file_type == FileType::DIR && !existing.is_subvolume() {
-                let ino = existing.location.objectid;
-                let found = crate::write::xattr::inherited_from(tx, Place { tree: self.tree, ino })?;
-                stat.attributes.flags = found.flags;
-                let property = found.property;
-                let node = Node {
-                    dir: dir.clone(),
-                    name,
-                    stat,
-                    ino,
-                    parent: ino,
-                    index: 0,
-                    role: Role::Merge,
-                    property,
-                };
-                self.queue.push_back(node);
+        match clash(tx, place, name.as_bytes(), file_type)? {
+            Clash::Nothing => {}
+            Clash::Refuse(reason) => {
+                self.fail(&dir.join(name.as_bytes()), &reason);
                 return Ok(());
             }
-            if is_dir || file_type == FileType::DIR {
-                let reason = match is_dir {
-                    true => "cannot overwrite a directory with something else",
-                    false => "cannot overwrite something else with a directory",
-                };
-                self.fail(&dir.join(name.as_bytes()), reason);
+            Clash::Merge(old) => {
+                let found = crate::write::xattr::inherited_from(tx, old)?;
+                stat.attributes.pass_on(&found);
+                let (ino, role, property) = (old.ino, Role::Merge, found.property);
+                let dir = dir.clone();
+                self.queue.push_back(Node { dir, name, stat, ino, parent: ino, index: 0, role, property });
                 return Ok(());
             }
-            let old = Place { tree: self.tree, ino: existing.location.objectid };
-            if file_type == FileType::REG_FILE && existing.file_type == FileType::REG_FILE {
-                return self.start_replacing(old, dir.clone(), name, stat, tx);
-            }
-            names::unlink(tx, place, name.as_bytes(), old)?;
+            Clash::Replace(old) => return self.start_replacing(old, dir.clone(), name, stat, tx),
+            Clash::GiveWay(old) => names::unlink(tx, place, name.as_bytes(), old)?,
         }
         let link = match self.link_of(&stat) {
             Some(Err(reason)) => {
@@ -476,10 +538,11 @@ impl<'o> Walker<'o> {
         Ok(())
     }
 
-    /// Owner and times by the options.
+    /// Owner and times by the options. Without the owner, setuid and setgid bits would give rights away.
     pub(super) fn settle_attributes(&self, a: &mut Attributes, tx: &Transaction<'_>) {
         if !self.options.preserve.owner {
             (a.uid, a.gid) = (0, 0);
+            a.mode &= !0o6000;
         }
         if !self.options.preserve.times {
             let now = tx.now();

@@ -164,7 +164,8 @@ impl Worker<'_, '_> {
             let segment = match seek {
                 false => at..range.end,
                 true => match file.next_data(at, range.end)? {
-                    None => break,
+                    // A hole up to the end, or a file that is shorter by now.
+                    None => return Ok(file.size()?.clamp(at, range.end)),
                     Some(d) => {
                         (d.start / sector * sector).max(at)..d.end.next_multiple_of(sector).min(range.end)
                     }

@@ -100,13 +100,14 @@ fn make_file<T>(
         }
     };
     let temporary = Temporary::beside(path)?;
-    let created = FileDevice::create(&temporary.path, 0o666).map_err(|e| match e {
-        Error::Io { source, .. } => Error::Io { what: format!("cannot create {shown}"), source },
-        other => other,
-    });
+    let created =
+        FileDevice::create(&temporary.path, if old.is_some() { 0o600 } else { 0o666 }).map_err(|e| match e {
+            Error::Io { source, .. } => Error::Io { what: format!("cannot create {shown}"), source },
+            other => other,
+        });
     let device = Arc::new(created?);
     if let Some(meta) = old {
-        keep_owner(&temporary.path, meta).map_err(Error::io(&shown))?;
+        device.adopt(meta).map_err(Error::io(&shown))?;
     }
     let itself: Vec<HostFile> = [std::fs::metadata(&temporary.path).ok().as_ref(), old]
         .into_iter()
@@ -206,16 +207,6 @@ fn known_contents(head: &[u8]) -> Option<&'static str> {
         (510, &[0x55, 0xaa], "an MBR partition table"),
     ];
     SIGNATURES.iter().find(|(at, magic, _)| head.get(*at..at + magic.len()) == Some(magic)).map(|s| s.2)
-}
-
-fn keep_owner(path: &Path, old: &std::fs::Metadata) -> std::io::Result<()> {
-    std::fs::set_permissions(path, old.permissions())?;
-    let new = std::fs::metadata(path)?;
-    if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-        // Not ours to give away when not root: then it stays ours, as with any editor that renames.
-        let _ = std::os::unix::fs::chown(path, Some(old.uid()), Some(old.gid()));
-    }
-    Ok(())
 }
 
 fn host_file(meta: &std::fs::Metadata) -> HostFile {

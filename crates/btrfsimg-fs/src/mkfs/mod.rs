@@ -173,6 +173,12 @@ fn metadata_reserve(tx: &Transaction<'_>) -> u64 {
     METADATA_RESERVE_NODES * u64::from(tx.nodesize())
 }
 
+/// What kernels hold back on top, for the trees that every commit changes: their size.
+fn global_reserve(tx: &Transaction<'_>) -> u64 {
+    let trees = [objectid::EXTENT_TREE, objectid::CSUM_TREE, objectid::FREE_SPACE_TREE];
+    trees.into_iter().map(|tree| tx.tree_bytes(tree)).sum()
+}
+
 fn root_key(tree: u64) -> Key {
     Key::new(tree, KeyType::ROOT_ITEM, 0)
 }
@@ -249,7 +255,8 @@ fn root_tree_directory(tx: &Transaction<'_>, now: Timespec) -> ItemBatch {
 pub fn finish_size(tx: &mut Transaction<'_>, size: Size, has_content: bool) -> Result<u64> {
     tx.flush_refs()?;
     tx.settle_spare(SpaceKind::Data, DATA_RESERVE)?;
-    tx.settle_spare(SpaceKind::Metadata, metadata_reserve(tx))?;
+    let reserve = metadata_reserve(tx) + global_reserve(tx);
+    tx.settle_spare(SpaceKind::Metadata, reserve)?;
     let allocated = MIB + tx.device_bytes_used();
     let wanted = match size {
         Size::Auto(_) if !has_content => EMPTY_SIZE,

@@ -38,17 +38,18 @@ impl Transaction<'_> {
     pub(super) fn alloc_chunk(&mut self, kind: SpaceKind, need: u64) -> Result<()> {
         let flags = self.profile_of(kind);
         let copies = if flags & bg::DUP != 0 { 2 } else { 1 };
-        let mut length = self.chunk_length(kind).max(need.next_multiple_of(STRIPE_LEN));
-        let places = loop {
+        let need = need.next_multiple_of(STRIPE_LEN);
+        let mut length = self.chunk_length(kind).max(need);
+        loop {
             if let Some(places) = self.find_device_holes(length, copies) {
-                break places;
+                return self.add_chunk(kind, flags, length, &places);
             }
-            length = (length / 2).next_multiple_of(STRIPE_LEN);
-            if length < need.next_multiple_of(STRIPE_LEN).max(MIB) {
+            if length == need {
                 return Err(Error::no_space(format!("{need} bytes of {}", bg::describe(flags))));
             }
-        };
-        self.add_chunk(kind, flags, length, &places)
+            // Three quarters each time: what is left of the device is used, down to what is needed.
+            length = (length / 4 * 3).next_multiple_of(STRIPE_LEN).min(length - STRIPE_LEN).max(need);
+        }
     }
 
     /// Adds a chunk with one stripe at each of `places`.

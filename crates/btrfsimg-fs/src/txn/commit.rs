@@ -40,7 +40,8 @@ impl Transaction<'_> {
         self.grow_device(&superblock)?;
         // Barrier 1: what the new superblock reaches is durable before it.
         self.sync()?;
-        self.volume.poisoned = true;
+        // From here on nothing is put back: the new state may be the state.
+        (self.volume.poisoned, self.begun) = (true, true);
         self.write_superblock(&superblock, 0)?;
         // Barrier 2: the new state is the state. The copies are for rescue tools and may lag.
         self.sync()?;
@@ -50,7 +51,6 @@ impl Transaction<'_> {
         self.sync()?;
         self.volume.store.set_superblock(superblock);
         self.volume.poisoned = false;
-        self.committed = true;
         Ok(())
     }
 
@@ -83,7 +83,7 @@ impl Transaction<'_> {
         Err(Error::corrupt("BG-08", "the accounting trees do not settle"))
     }
 
-    /// We do not count per-subvolume usage: the kernel recounts when the status says it must.
+    /// We do not count per-subvolume usage. Marked so, nothing relies on the numbers until a rescan has counted anew.
     fn mark_quota_inconsistent(&mut self) -> Result<()> {
         let key = Key::new(0, KeyType::QGROUP_STATUS, 0);
         if self.current_root(objectid::QUOTA_TREE)?.is_none() {

@@ -60,12 +60,9 @@ impl Transaction<'_> {
     fn writable_root(&mut self, tree: u64) -> Result<Logical> {
         self.open_tree(tree)?;
         let root = self.trees[&tree].root;
-        if self.dirty.contains_key(&root.logical.0) {
-            return Ok(root.logical);
-        }
         let block = self.block(root.logical, &root.expectation())?;
-        if block.header().generation.get() == self.transid {
-            self.put_dirty(root.logical, block);
+        if self.is_mine(&block, root.logical)? {
+            self.keep_dirty(root.logical, block);
             return Ok(root.logical);
         }
         let at = self.cow(tree, &block, true)?;
@@ -77,12 +74,9 @@ impl Transaction<'_> {
     /// The child at `slot` of the node at `parent`, copied if it is not new in this transaction.
     pub(super) fn writable_child(&mut self, tree: u64, parent: Logical, slot: usize) -> Result<Logical> {
         let (at, expect) = child_expectation(self.dirty_block(parent), slot, tree);
-        if self.dirty.contains_key(&at.0) {
-            return Ok(at);
-        }
         let block = self.block(at, &expect)?;
-        if block.header().generation.get() == self.transid {
-            self.put_dirty(at, block);
+        if self.is_mine(&block, at)? {
+            self.keep_dirty(at, block);
             return Ok(at);
         }
         let copy = self.cow(tree, &block, false)?;
@@ -90,6 +84,28 @@ impl Transaction<'_> {
         let ptr = KeyPtr { key, block: copy, generation: self.transid };
         self.dirty_block_mut(parent).set_key_ptr(slot, ptr);
         Ok(copy)
+    }
+
+    /// Whether a block is this transaction's, to be changed where it is. One that only claims its generation is
+    /// corruption: nothing of the committed state can be of a later transaction.
+    fn is_mine(&mut self, block: &TreeBlock, at: Logical) -> Result<bool> {
+        if block.header().generation.get() != self.transid {
+            return Ok(false);
+        }
+        let nodesize = u64::from(self.nodesize());
+        if self.dirty.contains_key(&at.0) || self.space.is_own(&self.volume.store, at, nodesize)? {
+            return Ok(true);
+        }
+        let reason = format!("generation {} is later than the superblock's", self.transid);
+        let violation = btrfsimg_ondisk::Violation::new("BLK-07", reason);
+        Err(Error::corrupt_block(block.header().owner.get(), at, block.is_leaf(), violation))
+    }
+
+    /// Has a block of this transaction in memory; it may have been written early.
+    fn keep_dirty(&mut self, at: Logical, block: Arc<TreeBlock>) {
+        if !self.dirty.contains_key(&at.0) {
+            self.put_dirty(at, block);
+        }
     }
 
     fn put_dirty(&mut self, at: Logical, block: Arc<TreeBlock>) {
@@ -190,7 +206,7 @@ impl Transaction<'_> {
         let nodesize = u64::from(self.nodesize());
         let kind = ExtentKind::TreeBlock { level, first_key: Key::MIN };
         if self.refs.add(at, nodesize, kind, back, delta) {
-            self.space.free(&self.volume.store, at, nodesize, true)?;
+            self.space.free(&self.volume.store, at, nodesize)?;
         }
         Ok(())
     }

@@ -219,8 +219,9 @@ impl Transaction<'_> {
             self.dirty_block_mut(at).remove_items(slot..end);
             removed += end - slot;
             self.after_removal(tree, &path)?;
-            self.spill()?;
         }
+        // Not in between: a leaf that holds a part of what goes is nothing that may be on disk.
+        self.spill()?;
         Ok(removed)
     }
 

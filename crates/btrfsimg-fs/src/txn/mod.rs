@@ -33,7 +33,7 @@ pub(crate) use chunks::device_key;
 pub use space::SpaceKind;
 pub use volume::{Geometry, Volume, VolumeOptions};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tree::{Blocks, TreeRoot, root_item};
 use refs::{DelayedRefs, ExtentKind};
 use space::Space;
@@ -59,7 +59,9 @@ pub struct Transaction<'v> {
     new_chunks: Vec<NewChunk>,
     pending_csums: csums::PendingCsums,
     now: btrfsimg_ondisk::Timespec,
-    committed: bool,
+    /// The superblock is being written, or was.
+    begun: bool,
+    undo: Undo,
 }
 
 /// A tree of the transaction: its root as it is now.
@@ -165,7 +167,7 @@ impl<'v> Transaction<'v> {
     pub fn change_data_ref(&mut self, at: Logical, len: u64, back: BackRef, delta: i64) -> Result<()> {
         if self.refs.add(at, len, ExtentKind::Data, back, delta) {
             self.remove_csums(at, len)?;
-            self.space.free(&self.volume.store, at, len, true)?;
+            self.space.free(&self.volume.store, at, len)?;
         }
         Ok(())
     }
@@ -183,7 +185,10 @@ impl<'v> Transaction<'v> {
 impl Blocks for Transaction<'_> {
     fn block(&self, logical: Logical, expect: &ParentExpectation) -> Result<Arc<TreeBlock>> {
         match self.dirty.get(&logical.0) {
-            Some(block) => Ok(block.clone()),
+            Some(block) => {
+                check_expected(block, logical, expect)?;
+                Ok(block.clone())
+            }
             None => self.volume.store.read_block(logical, expect),
         }
     }
@@ -203,12 +208,49 @@ impl Blocks for Transaction<'_> {
     }
 }
 
+/// Judges a block of this transaction by what a pointer says of it: on a hostile image a pointer may lead to a place
+/// that the image calls free, where a block of another tree is now.
+fn check_expected(block: &TreeBlock, at: Logical, expect: &ParentExpectation) -> Result<()> {
+    let h = block.header();
+    let wrong = |rule, what: &str| {
+        let violation =
+            btrfsimg_ondisk::Violation::new(rule, format!("pointer to a block of another {what}"));
+        Err(Error::corrupt_block(expect.tree.unwrap_or(0), at, block.is_leaf(), violation))
+    };
+    if expect.level.is_some_and(|level| level != h.level) {
+        return wrong("BLK-06", "level");
+    }
+    if expect.generation.is_some_and(|generation| generation != h.generation.get()) {
+        return wrong("BLK-07", "generation");
+    }
+    if expect.tree.is_some_and(|tree| tree != h.owner.get()) {
+        return wrong("BLK-10", "tree");
+    }
+    Ok(())
+}
+
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        if !self.committed {
-            for chunk in &self.new_chunks {
-                self.volume.store.chunks_mut().remove(chunk.start);
+        if self.begun {
+            return;
+        }
+        *self.volume.store.chunks_mut() = std::mem::take(&mut self.undo.chunks);
+        self.volume.policy = self.undo.policy;
+        // What was written behind the old end is not the file's. Block devices keep their length anyway, and where
+        // the length cannot be set, the committed state is whole all the same.
+        if let Some(length) = self.undo.length {
+            let device = self.volume.store.device();
+            if device.len().is_ok_and(|now| now > length) {
+                let _ = device.set_len(length);
             }
         }
     }
+}
+
+/// What an aborted transaction puts back.
+struct Undo {
+    chunks: crate::chunk_map::ChunkMap,
+    policy: ChunkPolicy,
+    /// Bytes of the device, when they could be read.
+    length: Option<u64>,
 }

@@ -185,7 +185,7 @@ impl Transaction<'_> {
         if view.head.refs.get() == 0 {
             let last = Key::new(at.0, KeyType::SHARED_DATA_REF, u64::MAX);
             self.remove_range(objectid::EXTENT_TREE, key, last)?;
-            return self.free_extent(at, head.len, head.kind, view.head.generation.get());
+            return self.free_extent(at, head.len, head.kind);
         }
         if head.set_full_backref {
             view.head.flags = (view.head.flags.get() | extent_flags::FULL_BACKREF).into();
@@ -258,12 +258,11 @@ impl Transaction<'_> {
     }
 
     /// Gives back the space of an extent without references; data lose their checksums.
-    fn free_extent(&mut self, at: Logical, len: u64, kind: ExtentKind, generation: u64) -> Result<()> {
+    fn free_extent(&mut self, at: Logical, len: u64, kind: ExtentKind) -> Result<()> {
         if kind == ExtentKind::Data {
             self.remove_csums(at, len)?;
         }
-        let own = generation == self.transid;
-        self.space.free(&self.volume.store, at, len, own)
+        self.space.free(&self.volume.store, at, len)
     }
 }
 

@@ -37,6 +37,13 @@ impl Transaction<'_> {
         Ok(())
     }
 
+    /// Bytes of the blocks of a tree that this transaction has opened; 0 of others.
+    pub(crate) fn tree_bytes(&self, tree: u64) -> u64 {
+        let Some(open) = self.trees.get(&tree) else { return 0 };
+        let before = open.item.as_ref().map_or(0, |(_, item)| item.bytes_used.get());
+        before.saturating_add_signed(open.blocks_delta.saturating_mul(i64::from(self.nodesize())))
+    }
+
     /// The ROOT_ITEM of `tree` as it will be, for its caller to change flags and the like.
     ///
     /// # Errors

@@ -67,6 +67,16 @@ impl Runs {
         self.runs.len()
     }
 
+    /// Whether all of `range` is in.
+    pub(super) fn contains(&self, range: &Range<u64>) -> bool {
+        self.runs.range(..=range.start).next_back().is_some_and(|(_, &e)| e >= range.end)
+    }
+
+    /// Whether any of `range` is in.
+    pub(super) fn touches(&self, range: &Range<u64>) -> bool {
+        self.runs.range(..range.end).next_back().is_some_and(|(_, &e)| e > range.start)
+    }
+
     /// The first place for `len` bytes aligned to `align`, searched from `from` on, then from the start.
     pub(super) fn find(&self, len: u64, align: u64, from: u64) -> Option<u64> {
         let fits = |(&s, &e): (&u64, &u64), floor: u64| {

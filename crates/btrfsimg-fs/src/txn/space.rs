@@ -47,6 +47,8 @@ pub(super) enum Recorded {
 #[derive(Clone, Debug)]
 pub(super) struct FreeSpace {
     pub(super) recorded: Recorded,
+    /// What was free before this transaction: only this transaction can have allocated it since.
+    before: Runs,
     /// As the free space tree has it now; `None` when it has nothing yet.
     pub(super) written: Option<Runs>,
     /// As it must have it after the commit.
@@ -96,7 +98,7 @@ impl FreeSpace {
     pub(super) fn new(recorded: Recorded, written: Option<Runs>, after: Runs, chunk: &Chunk) -> FreeSpace {
         let mut available = after.clone();
         chunk.superblock_windows().into_iter().for_each(|w| available.remove(w));
-        FreeSpace { recorded, written, after, available, hint: 0 }
+        FreeSpace { recorded, before: after.clone(), written, after, available, hint: 0 }
     }
 }
 
@@ -156,9 +158,19 @@ impl Space {
         Ok(None)
     }
 
-    /// Gives back `len` bytes at `at`. What this transaction allocated itself (`own`) is reusable at once; what the
-    /// committed state reaches, only after the commit.
-    pub(super) fn free(&mut self, store: &BlockStore, at: Logical, len: u64, own: bool) -> Result<()> {
+    /// Whether this transaction allocated the `len` bytes at `at`: they were free in the committed state, and are not
+    /// now. The generation on disk does not tell: an image may lie.
+    pub(super) fn is_own(&mut self, store: &BlockStore, at: Logical, len: u64) -> Result<bool> {
+        let Some(chunk) = store.chunks().lookup(at) else { return Ok(false) };
+        let group = self.load(store, chunk.start.0)?;
+        let end = at.checked_add(len).map_or(u64::MAX, |e| e.0);
+        Ok(group.free.before.contains(&(at.0..end)) && !group.free.after.touches(&(at.0..end)))
+    }
+
+    /// Gives back `len` bytes at `at`. What this transaction allocated itself is reusable at once; what the committed
+    /// state reaches, only after the commit.
+    pub(super) fn free(&mut self, store: &BlockStore, at: Logical, len: u64) -> Result<()> {
+        let own = self.is_own(store, at, len)?;
         let chunk = store.chunks().lookup(at).ok_or_else(|| {
             Error::corrupt("BLK-01", format!("unable to find chunk map for logical {at} length {len}"))
         })?;

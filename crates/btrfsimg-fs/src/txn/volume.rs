@@ -7,12 +7,12 @@ use btrfsimg_ondisk::{
     compat_ro_names, incompat, incompat_names, objectid,
 };
 
-use super::Transaction;
 use super::chunks::ChunkPolicy;
+use super::{Transaction, Undo};
 use crate::block_store::BlockStore;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::tree::{Blocks, lookup, required_root};
+use crate::tree::{Blocks, Cursor, lookup, required_root};
 
 /// Incompat features that are kept exact when writing.
 const WRITABLE: u64 = incompat::MIXED_BACKREF
@@ -36,6 +36,8 @@ pub struct VolumeOptions {
     pub no_sync: bool,
     /// Only to see what a change needs: data are not written. For a device whose writes go nowhere.
     pub dry_run: bool,
+    /// With `dry_run`: as if the device had this many bytes.
+    pub assumed_size: Option<u64>,
 }
 
 /// A file system that is open for writing. One transaction at a time.
@@ -79,9 +81,12 @@ impl Volume {
     pub fn open(device: Arc<dyn Device>, options: VolumeOptions) -> Result<Volume> {
         let store = BlockStore::open(device)?;
         check_writable(&store)?;
+        if options.grow {
+            check_growable(&store)?;
+        }
         let root = required_root(&store, objectid::CHUNK_TREE)?;
         let chunk_tree_uuid = store.block(root.logical, &root.expectation())?.header().chunk_tree_uuid;
-        let total_bytes = store.superblock().dev_item.total_bytes.get();
+        let total_bytes = options.assumed_size.unwrap_or(store.superblock().dev_item.total_bytes.get());
         let policy = ChunkPolicy::Existing { total_bytes, grow: options.grow };
         Ok(Volume {
             store,
@@ -118,6 +123,8 @@ impl Volume {
             return Err(Error::Poisoned);
         }
         let superblock = *self.store.superblock();
+        let length = self.store.device().len().ok();
+        let undo = Undo { chunks: self.store.chunks().clone(), policy: self.policy, length };
         Ok(Transaction {
             transid: superblock.generation.get() + 1,
             superblock,
@@ -130,7 +137,8 @@ impl Volume {
             new_chunks: Vec::new(),
             pending_csums: Default::default(),
             now,
-            committed: false,
+            begun: false,
+            undo,
         })
     }
 
@@ -176,6 +184,11 @@ fn check_writable(store: &BlockStore) -> Result<()> {
     if lookup(store, objectid::ROOT_TREE, &balance)?.is_some() {
         return unsupported("an unfinished balance (resume or cancel it on a mount)".to_owned());
     }
+    let relocation = Key::new(objectid::TREE_RELOC, KeyType::ROOT_ITEM, 0);
+    let next = Cursor::at_or_after(store, objectid::ROOT_TREE, &relocation)?.map(|c| c.key());
+    if next.is_some_and(|k| (k.objectid, k.key_type) == (relocation.objectid, relocation.key_type)) {
+        return unsupported("an unfinished relocation (finish it on a mount)".to_owned());
+    }
     let have = store.device().len().map_err(Error::io("length of the image"))?;
     if have < sb.dev_item.total_bytes.get() {
         let reason = format!(
@@ -183,6 +196,19 @@ fn check_writable(store: &BlockStore) -> Result<()> {
             sb.dev_item.total_bytes
         );
         return Err(Error::corrupt("DEV-06", reason));
+    }
+    Ok(())
+}
+
+/// Refuses to grow over what is not the file system's: whatever follows it in its file.
+fn check_growable(store: &BlockStore) -> Result<()> {
+    let have = store.device().len().map_err(Error::io("length of the image"))?;
+    let used = store.superblock().dev_item.total_bytes.get();
+    if have > used {
+        let reason = format!("{} bytes follow the file system's {used} in its file", have - used);
+        return Err(Error::Invalid(format!(
+            "cannot grow: {reason}; they would be overwritten (truncate the file first)"
+        )));
     }
     Ok(())
 }

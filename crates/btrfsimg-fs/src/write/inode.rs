@@ -12,6 +12,8 @@ use crate::txn::ItemBatch;
 /// The name of the xattr that holds the compression property.
 pub const COMPRESSION_XATTR: &[u8] = b"btrfs.compression";
 
+const SETGID: u32 = 0o2000;
+
 /// What an inode is, but for its contents.
 #[derive(Clone, Debug)]
 pub struct Attributes {
@@ -67,21 +69,31 @@ impl Attributes {
         }
     }
 
-    /// A directory with the setgid bit gives its group to what is made in it, and the bit to directories.
-    pub fn inherit_group(&mut self, parent: &InodeItem) {
-        const SETGID: u32 = 0o2000;
-        if parent.mode.get() & SETGID != 0 {
-            self.gid = parent.gid.get();
-            if self.file_type() == FileType::DIR {
-                self.mode |= SETGID;
-            }
+    /// The group that entries of this directory get: its own, if it has the setgid bit.
+    pub fn group_for_entries(&self) -> Option<u32> {
+        group_for_entries(self.mode, self.gid)
+    }
+
+    /// Takes on what an existing directory passes on to its entries.
+    pub(crate) fn pass_on(&mut self, of: &Inherited) {
+        self.flags = of.flags;
+        self.mode &= !SETGID;
+        if let Some(group) = of.group {
+            self.mode |= SETGID;
+            self.gid = group;
         }
     }
 
     /// What a new inode inherits from its directory (`format/05 §5.4`): flags, and for files and directories the
-    /// property, level included. Returns the property as it is stored.
+    /// property, level included; from one with the setgid bit the group, and for directories the bit. Returns the property as it is stored.
     pub fn inherit(&mut self, parent: &Inherited) -> Option<Property> {
         let is_file = self.file_type() == FileType::REG_FILE;
+        if let Some(group) = parent.group {
+            self.gid = group;
+            if self.file_type() == FileType::DIR {
+                self.mode |= SETGID;
+            }
+        }
         if parent.flags & inode_flags::NOCOMPRESS != 0 {
             self.flags |= inode_flags::NOCOMPRESS;
         } else {
@@ -105,6 +117,13 @@ pub struct Inherited {
     pub flags: u64,
     /// Its compression property.
     pub property: Option<Property>,
+    /// Its group, if it has the setgid bit.
+    pub group: Option<u32>,
+}
+
+/// The group that entries of a directory with this mode and group get, if not their maker's.
+pub(super) fn group_for_entries(mode: u32, gid: u32) -> Option<u32> {
+    (mode & SETGID != 0).then_some(gid)
 }
 
 /// An xattr's name and value.

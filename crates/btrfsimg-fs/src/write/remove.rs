@@ -50,6 +50,8 @@ struct Doomed {
 /// `Invalid` when there is a subvolume in it; `ReadOnly` for inodes that may not go; as any change of a tree. The
 /// caller drops the transaction then, so that nothing is removed.
 pub fn remove_tree(tx: &mut Transaction<'_>, dir: Place, name: &[u8], top: Place, shown: &str) -> Result<()> {
+    // A directory that holds itself would never end.
+    let mut on_stack = std::collections::HashSet::from([top.ino]);
     let mut stack = vec![Doomed { dir, name: name.to_vec(), place: top, shown: shown.to_owned() }];
     while let Some(last) = stack.last() {
         let (place, shown) = (last.place, last.shown.clone());
@@ -64,10 +66,12 @@ pub fn remove_tree(tx: &mut Transaction<'_>, dir: Place, name: &[u8], top: Place
             }
             let child = Place { tree: place.tree, ino: entry.location.objectid };
             let doomed = Doomed { dir: place, name: entry.name.to_vec(), place: child, shown };
-            if entry.file_type == FileType::DIR {
-                stack.push(doomed)
+            if entry.file_type != FileType::DIR {
+                leaves.push(doomed);
+            } else if on_stack.insert(child.ino) {
+                stack.push(doomed);
             } else {
-                leaves.push(doomed)
+                return Err(Error::corrupt("LK-08", format!("{}: a directory loop", doomed.shown)));
             }
             Ok(true)
         })?;
@@ -76,6 +80,7 @@ pub fn remove_tree(tx: &mut Transaction<'_>, dir: Place, name: &[u8], top: Place
         }
         if stack.len() == before {
             let done = stack.pop().expect("it was just the last");
+            on_stack.remove(&done.place.ino);
             unlink(tx, done.dir, &done.name, done.place)?;
         }
     }

@@ -3,7 +3,7 @@
 use btrfsimg_compress::{Algorithm, Property, PropertyChange};
 use btrfsimg_ondisk::{FileType, Key, KeyType, incompat, inode_flags, name_hash, write_dir_entry};
 
-use super::inode::{COMPRESSION_XATTR, Inherited, xattr_fits};
+use super::inode::{COMPRESSION_XATTR, Inherited, group_for_entries, xattr_fits};
 use super::names::{add_to_bucket, remove_from_bucket, update_inode};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place};
@@ -103,7 +103,11 @@ pub fn feature_of(algorithm: Algorithm) -> u64 {
 /// # Errors
 /// `Corrupt`, `Io`.
 pub fn inherited_from(tx: &Transaction<'_>, dir: Place) -> Result<Inherited> {
-    let flags = lookup::inode(tx, dir)?.flags.get();
+    let inode = lookup::inode(tx, dir)?;
     let stored = lookup::xattr(tx, dir, COMPRESSION_XATTR)?;
-    Ok(Inherited { flags, property: stored.and_then(|v| Property::from_stored(&v)) })
+    Ok(Inherited {
+        flags: inode.flags.get(),
+        property: stored.and_then(|v| Property::from_stored(&v)),
+        group: group_for_entries(inode.mode.get(), inode.gid.get()),
+    })
 }

@@ -91,7 +91,7 @@ fn apply(tx: &mut Transaction<'_>, place: Place, change: &Change, shown: &str, f
     let is_root = place == Place::root(place.tree);
     match change {
         Change::Compression(change) => {
-            check_changeable(tx, place, shown, false)?;
+            check_changeable(tx, place, shown, true)?;
             Ok(set_compression(tx, place, change, shown)?)
         }
         Change::Ro(_) if !is_root => {
