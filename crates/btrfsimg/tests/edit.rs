@@ -1,0 +1,308 @@
+//! Edits of images that the kernel made, in which nothing is as this project would have made it.
+//!
+//! Each edit is made twice: by the command in the image, and by cp(1), rm(1) and mkdir(1) on a directory that holds
+//! the same. In the end the kernel must show the same in both.
+
+#![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
+
+mod common;
+#[path = "common/writing.rs"]
+mod writing;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use btrfsimg_testkit::btrfs_progs;
+use btrfsimg_testkit::treediff::DiffOptions;
+use btrfsimg_testkit::{JudgeOptions, Oracle};
+use common::{Lab, run, sh};
+use writing::{assert_checks_clean, field};
+
+/// Files with every layout, snapshots, and sharing between them. $COMPRESS is set per directory by a property.
+const FILL: &str = r#"
+pattern() { yes "line $1 of a file that compresses" | head -c "$2"; }
+mkdir -p keep/deep/er gone/a/b merge/x plain setgid
+chgrp 77 setgid; chmod 2775 setgid
+for d in zlib lzo zstd; do mkdir $d; btrfs property set $d compression $d; pattern $d 700000 > $d/text; done
+pattern 1 300000 > plain/text; head -c 3000000 /dev/urandom > plain/random; pattern 2 100 > plain/inline
+fallocate -l 2000000 plain/prealloc; printf x | dd of=plain/prealloc bs=1 seek=900000 conv=notrunc status=none
+truncate -s 5000000 plain/sparse; pattern 3 70000 | dd of=plain/sparse bs=4096 seek=777 conv=notrunc status=none
+touch plain/nocow; chattr +C plain/nocow; pattern 4 100000 > plain/nocow
+for i in $(seq 400); do pattern $i $((i * 17)) > gone/a/f$i; done
+for i in $(seq 100); do printf $i > merge/x/f$i; done
+printf old > merge/file; ln -s file merge/link; ln plain/random gone/hardlink; mkfifo gone/fifo
+setfattr -n user.one -v 1 keep; setfattr -n user.two -v $(head -c 2000 /dev/zero | tr '\0' v) plain/text
+sync -f .
+btrfs -q subvolume create sub; cp -r plain sub/; sync -f .
+btrfs -q subvolume snapshot sub snap; btrfs -q subvolume snapshot -r sub frozen
+cp --reflink=always plain/random gone/reflink; cp --reflink=always plain/text sub/reflink
+dd if=/dev/urandom of=gone/reflink bs=4096 seek=100 count=20 conv=notrunc status=none; sync -f .
+"#;
+
+/// The same edits as lines of two kinds: what the command is told, and what the shell does with the model.
+/// `IMG` is the image's address, `SRC` a directory of the host.
+const EDITS: &[(&str, &str)] = &[
+    ("mkdir -p IMG:/new/a/b/c", "mkdir -p new/a/b/c"),
+    ("mkdir -m 1777 IMG:/new/tmp", "mkdir -m 1777 new/tmp"),
+    ("cp SRC/file IMG:/new/", "cp SRC/file new/"),
+    ("cp SRC/file IMG:/new/other", "cp SRC/file new/other"),
+    ("cp SRC/big IMG:/plain/random", "cp SRC/big plain/random"),
+    ("cp SRC/file SRC/big IMG:/keep/deep", "cp SRC/file SRC/big keep/deep"),
+    ("cp -r SRC/tree IMG:/new", "cp -r SRC/tree new"),
+    ("cp -a SRC/tree IMG:/new/archive", "cp -a SRC/tree new/archive"),
+    ("cp -r SRC/tree/. IMG:/merge", "cp -r SRC/tree/. merge"),
+    ("cp -a SRC/tree IMG:/keep/deep/er/", "cp -a SRC/tree keep/deep/er/"),
+    ("cp SRC/big IMG:/zlib/big", "cp SRC/big zlib/big"),
+    ("cp -r SRC/tree IMG:/lzo/", "cp -r SRC/tree lzo/"),
+    ("cp -a SRC/tree IMG:/sub/tree", "cp -a SRC/tree sub/tree"),
+    ("cp SRC/big IMG:/snap/plain/random", "cp SRC/big snap/plain/random"),
+    ("cp --compress zstd:9 SRC/big IMG:/plain/zstd9", "cp SRC/big plain/zstd9"),
+    ("rm IMG:/plain/text IMG:/plain/inline", "rm plain/text plain/inline"),
+    ("rm -r IMG:/gone", "rm -r gone"),
+    ("rm IMG:/sub/reflink", "rm sub/reflink"),
+    ("rm -r IMG:/snap/plain", "rm -r snap/plain"),
+    ("rm -f IMG:/not/there", "true"),
+    ("cp -r SRC/tree IMG:/gone", "cp -r SRC/tree gone"),
+    ("cp -r SRC/tree SRC/file IMG:/setgid/", "cp -r SRC/tree SRC/file setgid/"),
+    ("mkdir IMG:/setgid/dir", "mkdir setgid/dir"),
+    ("rm -r IMG:/gone IMG:/new/tree", "rm -r gone new/tree"),
+];
+
+fn make_source(source: &Path) {
+    let script = r#"
+    mkdir -p tree/sub/empty tree/x
+    yes 'text of a file' | head -c 5000 > file; chmod 640 file
+    (yes 'text of a larger file' | head -c 1500000; head -c 700000 /dev/urandom; head -c 300000 /dev/zero) > big
+    cp big tree/big; cp file tree/file; ln -s file tree/link; ln -s /nowhere tree/sub/dangling
+    ln tree/big tree/sub/hardlink; printf i > tree/sub/inline; : > tree/sub/none; mkfifo tree/sub/fifo
+    for i in $(seq 300); do printf "$i new" > tree/x/f$i; done
+    setfattr -n user.x -v y tree/file; setfattr -n user.d -v z tree/sub; chown 12:34 tree/sub/inline
+    truncate -s 3000000 tree/holes; printf mid | dd of=tree/holes bs=1 seek=1500000 conv=notrunc status=none
+    chmod 2750 tree/sub; chmod 4755 tree/file
+    touch -d '2001-02-03 04:05:06.789' tree/big tree/sub tree"#;
+    fs::create_dir_all(source).unwrap();
+    sh(source, &format!("umask 022; {script}"));
+}
+
+/// A line for the command, with the places put in.
+fn edit(lab: &Lab, line: &str) {
+    let image = lab.image.display().to_string();
+    let words: Vec<String> = line
+        .split(' ')
+        .map(|w| w.replace("IMG", &image).replace("SRC", lab.host("src").to_str().unwrap()))
+        .collect();
+    let ran = run(&words);
+    assert!(ran.code == 0 && ran.stderr.is_empty(), "{line}: exit {} {}", ran.code, ran.stderr);
+    assert_checks_clean(&lab.image, line);
+}
+
+/// What the kernel says of each image with a cache of free space of version 1.
+const DEPRECATED: &str = "space cache v1 is being deprecated";
+
+/// As [`Lab::kernel_made`], whatever the kernel says of the first version of the cache of free space.
+fn kernel_made(mkfs_args: &[&str], options: &str, prepare: &str) -> Option<Lab> {
+    let oracle = Oracle::new();
+    if !oracle.has_progs() || !oracle.has_kernel() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("k.img");
+    btrfs_progs::mkfs(&image, 512 << 20, mkfs_args).unwrap();
+    let mount = oracle.mount(&image, options).unwrap()?;
+    sh(mount.path(), FILL);
+    sh(mount.path(), prepare);
+    let said = mount.unmount().unwrap();
+    assert!(said.iter().all(|line| line.contains(DEPRECATED)), "{said:?}");
+    Some(Lab { dir, image })
+}
+
+/// What the kernel made with `mkfs_args` and `options`, changed by `prepare` on the mount, then edited.
+fn edited(mkfs_args: &[&str], options: &str, prepare: &str) {
+    let Some(lab) = kernel_made(mkfs_args, options, prepare) else { return };
+    make_source(&lab.host("src"));
+    let model = lab.host("model");
+    fs::create_dir(&model).unwrap();
+    lab.mounted(|top| {
+        sh(top, &format!("cp -a --reflink=never . {}", model.display()));
+    });
+    let source = lab.host("src").display().to_string();
+    for (ours, theirs) in EDITS {
+        edit(&lab, ours);
+        sh(&model, &format!("umask 022; {}", theirs.replace("SRC", &source)));
+    }
+    let oracle = Oracle::new();
+    let diff = DiffOptions { times: false, ..DiffOptions::default() };
+    let judge = JudgeOptions { source: Some(&model), diff, ..JudgeOptions::default() };
+    let mut judgement = oracle.judge_with(&lab.image, &judge).unwrap();
+    judgement.faults.retain(|fault| !fault.contains(DEPRECATED));
+    assert!(judgement.is_ok(), "{mkfs_args:?} {options} {prepare}: {judgement}");
+}
+
+#[test]
+fn an_image_as_mkfs_makes_it() {
+    edited(&[], "rw", "true");
+}
+
+#[test]
+fn small_and_large_nodes() {
+    edited(&["-n", "4096", "--csum", "xxhash"], "rw,compress=zstd", "true");
+    edited(&["-n", "65536", "--csum", "sha256"], "rw,compress-force=lzo", "true");
+}
+
+#[test]
+fn one_copy_and_two() {
+    edited(&["-d", "dup", "--csum", "blake2"], "rw", "true");
+    edited(&["-m", "single"], "rw,compress=zlib", "true");
+}
+
+/// Free space without a tree of its own: in the cache of version 1, or nowhere.
+#[test]
+fn free_space_without_a_tree() {
+    edited(&["-R", "^free-space-tree"], "rw,space_cache=v1", "true");
+    edited(&["-R", "^free-space-tree"], "rw,nospace_cache", "true");
+}
+
+/// btrfs-progs still make the old form of references to tree blocks by tuning an image down.
+#[test]
+fn fat_references_to_tree_blocks() {
+    edited(&["-O", "^skinny-metadata"], "rw", "true");
+}
+
+#[test]
+fn quotas() {
+    edited(&[], "rw", "btrfs quota enable .; btrfs quota rescan -w . >/dev/null; btrfs qgroup limit 1G sub");
+}
+
+/// A balance leaves full back references and blocks that the relocation made.
+#[test]
+fn after_a_balance() {
+    edited(&[], "rw", "btrfs -q balance start --full-balance . >/dev/null; sync -f .");
+    let more = "for i in 1 2 3; do btrfs -q subvolume snapshot sub s$i; touch s$i/plain/new; sync -f .; done
+        btrfs -q balance start -m . >/dev/null; echo x > sub/y; sync -f .";
+    edited(&["-n", "4096"], "rw", more);
+}
+
+#[test]
+fn properties_as_the_kernel_sees_them() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
+        sh(
+            top,
+            "mkdir d e; printf x > e/f; touch nocow; chattr +C nocow; btrfs -q subvolume create s; mkfifo p",
+        );
+    }) else {
+        return;
+    };
+    make_source(&lab.host("src"));
+    let at = |path: &str| lab.at(path);
+    let big = lab.host("src/big");
+    let flags = || {
+        let flags = field(&btrfs_progs::dump_super(&lab.image, &[]).unwrap(), "incompat_flags");
+        u64::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap()
+    };
+    let first_flags = flags();
+    let (lzo, zstd) = (8, 16);
+    for (value, incompat, kernel, attribute, extents) in [
+        ("zstd:10", zstd, "compression=zstd:10\n", "c", "zstd"),
+        ("lzo", zstd | lzo, "compression=lzo\n", "c", "lzo"),
+        ("zlib:9", zstd | lzo, "compression=zlib:9\n", "c", "zlib"),
+        ("zstd:-5", zstd | lzo, "compression=zstd:-5\n", "c", "zstd"),
+        ("none", zstd | lzo, "compression=none\n", "m", "none"),
+        ("", zstd | lzo, "", "", "none"),
+    ] {
+        let dir =
+            if value.is_empty() { "/d/reset".to_owned() } else { format!("/d/{}", value.replace(':', "_")) };
+        edit(&lab, &format!("mkdir IMG:{dir}"));
+        run(&["prop", "set", &at(&dir), "compression", value]).expect(0);
+        assert_checks_clean(&lab.image, value);
+        assert_eq!(flags(), first_flags | incompat, "{value}");
+        // What is made below inherits, level included (but `none` as the flag alone), and is compressed so.
+        edit(&lab, &format!("mkdir -p IMG:{dir}/sub/sub"));
+        run(&["cp", big.to_str().unwrap(), &at(&format!("{dir}/sub/sub/big"))]).expect(0);
+        assert_checks_clean(&lab.image, value);
+        assert_eq!(run(&["prop", "get", &at(&dir), "compression"]).expect(0).text(), kernel);
+        lab.mounted(|top| {
+            let inherited = if value == "none" { "" } else { kernel };
+            for (path, says) in [("", kernel), ("/sub", inherited), ("/sub/sub/big", inherited)] {
+                assert_eq!(
+                    sh(top, &format!("btrfs property get .{dir}{path} compression")),
+                    says,
+                    "{dir}{path}"
+                );
+                let lsattr = sh(top, &format!("lsattr -d .{dir}{path}"));
+                let flags: String =
+                    lsattr.split(' ').next().unwrap().chars().filter(|c| "cm".contains(*c)).collect();
+                assert_eq!(flags, attribute, "{dir}{path}");
+            }
+            assert!(fs::read(top.join(format!(".{dir}/sub/sub/big"))).unwrap() == fs::read(&big).unwrap());
+        });
+        let ino = run(&["stat", "--json", &at(&format!("{dir}/sub/sub/big"))]).expect(0);
+        let ino = ino.text().split("\"inode\": ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+        let dump = btrfs_progs::dump_tree(&lab.image, &["-t", "5"]).unwrap();
+        let first = dump.split(&format!("key ({ino} EXTENT_DATA 0)")).nth(1).unwrap();
+        let words: Vec<&str> = first.split_whitespace().collect();
+        let compression = words[words.iter().position(|w| *w == "compression").unwrap() + 2];
+        assert_eq!(compression.trim_matches(['(', ')']), extents, "{value}");
+    }
+    assert!(run(&["prop", "set", &at("/nocow"), "compression", "zstd"]).expect(1).stderr.contains("nocow"));
+    assert!(run(&["prop", "set", &at("/p"), "compression", "zstd"]).expect(1).stderr.contains("/p"));
+    run(&["prop", "set", &at("/e/f"), "compression", "lzo"]).expect(0);
+    run(&["prop", "set", &at("/s"), "ro", "true"]).expect(0);
+    run(&["prop", "set", lab.image.to_str().unwrap(), "label", "a label"]).expect(0);
+    assert_checks_clean(&lab.image, "ro and label");
+    assert!(run(&["mkdir", &at("/s/d")]).expect(1).stderr.contains("/s/d"));
+    lab.mounted(|top| {
+        assert_eq!(sh(top, "btrfs property get e/f compression"), "compression=lzo\n");
+        assert_eq!(sh(top, "btrfs property get s ro; btrfs filesystem label ."), "ro=true\na label\n");
+    });
+    run(&["prop", "set", &at("/s"), "ro", "false"]).expect(0);
+    edit(&lab, "mkdir IMG:/s/d");
+    Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
+}
+
+/// In turn: the kernel edits what the command made, the command edits that.
+#[test]
+fn the_kernel_and_the_command_in_turn() {
+    let oracle = Oracle::new();
+    if !oracle.has_kernel() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let lab = Lab { image: dir.path().join("t.img"), dir };
+    let (source, model): (PathBuf, PathBuf) = (lab.host("src"), lab.host("model"));
+    make_source(&source);
+    let tree = source.join("tree");
+    let image = lab.image.to_str().unwrap();
+    run(&["mkfs", "-q", image, "-r", tree.to_str().unwrap(), "--compress", "zstd:3", "-b", "300M"]).expect(0);
+    sh(&source, &format!("cp -a tree {}", model.display()));
+    let source = source.display().to_string();
+    for round in 0..6 {
+        let kernel = format!(
+            "umask 022; mkdir k{round}; cp -r {source}/tree k{round}/; rm -rf k{round}/tree/x/f1*; mv k{round}/tree/big k{round}/moved
+            printf changed{round} | dd of=k{round}/moved bs=1 seek={round}5555 conv=notrunc status=none
+            truncate -s 700000 k{round}/tree/file; rm -rf o{}/archive/sub o{}/new; ln k{round}/moved k{round}/link; sync -f .",
+            round - 1, round - 1
+        );
+        let options = ["rw", "rw,compress-force=zstd:1", "rw,compress=lzo,autodefrag"]
+            [usize::try_from(round).unwrap() % 3];
+        let mount = oracle.mount(&lab.image, options).unwrap().unwrap();
+        sh(mount.path(), &kernel);
+        assert_eq!(mount.unmount().unwrap(), [""; 0], "round {round}");
+        sh(&model, &kernel);
+        for (ours, theirs) in [
+            (format!("mkdir -p IMG:/o{round}/new/dir"), format!("mkdir -p o{round}/new/dir")),
+            (
+                format!("cp -a SRC/tree IMG:/o{round}/archive"),
+                format!("cp -a {source}/tree o{round}/archive"),
+            ),
+            (format!("rm -r IMG:/k{round}/tree"), format!("rm -r k{round}/tree")),
+            (format!("cp SRC/big IMG:/k{round}/moved"), format!("cp {source}/big k{round}/moved")),
+        ] {
+            edit(&lab, &ours);
+            sh(&model, &format!("umask 022; {theirs}"));
+        }
+        let options = DiffOptions { times: false, ..DiffOptions::default() };
+        let judge = JudgeOptions { source: Some(&model), diff: options, ..JudgeOptions::default() };
+        let judgement = oracle.judge_with(&lab.image, &judge).unwrap();
+        assert!(judgement.is_ok(), "round {round}: {judgement}");
+    }
+}
