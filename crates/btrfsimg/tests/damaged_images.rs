@@ -265,11 +265,16 @@ fn sizes_in_the_superblock_that_make_no_sense() {
         let csum = CsumType::Crc32c.of_block(&superblock);
         superblock[..32].copy_from_slice(&csum.0);
         overwrite(&lab.image, 65536, &superblock);
+        // The copy still serves a reader.
+        let ran = run(&["ls", lab.image.to_str().unwrap()]).expect(0);
+        assert!(ran.stderr.contains("primary superblock is damaged"), "{}", ran.stderr);
+        overwrite(&lab.image, 64 << 20, &superblock);
         for args in [&["ls"][..], &["inspect", "tree"], &["inspect", "super"]] {
             let args = [args, &[lab.image.to_str().unwrap()]].concat();
             let ran = run(&args).expect(4);
             assert!(ran.stderr.contains("[SB-"), "{}", ran.stderr);
         }
+        overwrite(&lab.image, 64 << 20, &pristine[64 << 20..(64 << 20) + 4096]);
     }
 }
 

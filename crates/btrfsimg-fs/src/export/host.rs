@@ -32,7 +32,12 @@ pub(super) fn identity(fd: impl AsFd) -> Result<(u64, u64), Errno> {
 }
 
 /// A new regular file, or an existing one emptied. Says whether it is new.
-pub(super) fn create_file(dir: impl AsFd, name: &[u8], mode: Mode) -> Result<(OwnedFd, bool)> {
+pub(super) fn create_file(
+    dir: impl AsFd,
+    name: &[u8],
+    mode: Mode,
+    image: Option<(u64, u64)>,
+) -> Result<(OwnedFd, bool)> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
     let new = flags | OFlags::CREATE | OFlags::EXCL;
     match rustix::fs::openat(dir.as_fd(), name, new, mode) {
@@ -54,6 +59,9 @@ pub(super) fn create_file(dir: impl AsFd, name: &[u8], mode: Mode) -> Result<(Ow
     if HostType::from_raw_mode(stat.st_mode) != HostType::RegularFile {
         return Err(not_replaced("no regular file"));
     }
+    if image == Some((stat.st_dev, stat.st_ino)) {
+        return Err(not_replaced("the image itself"));
+    }
     rustix::fs::ftruncate(&fd, 0).map_err(failed("truncate"))?;
     Ok((fd, false))
 }
@@ -67,10 +75,16 @@ pub(super) fn replacing(
     dir: impl AsFd,
     name: &[u8],
     action: &'static str,
+    image: Option<(u64, u64)>,
     make: impl Fn() -> Result<(), Errno>,
 ) -> Result<()> {
     match make() {
         Err(Errno::EXIST) => {
+            let there =
+                rustix::fs::statat(dir.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed("stat"))?;
+            if image == Some((there.st_dev, there.st_ino)) {
+                return Err(not_replaced("the image itself"));
+            }
             rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(|errno| match errno {
                 Errno::ISDIR | Errno::PERM => not_replaced("a directory"),
                 errno => failed("replace")(errno),

@@ -50,6 +50,8 @@ pub struct Options {
     pub setuid: bool,
     /// Threads that read, decode and write.
     pub workers: usize,
+    /// The image itself, by device and inode: it is never written to nor replaced, whatever name leads to it.
+    pub image: Option<(u64, u64)>,
 }
 
 /// Where a copy goes.

@@ -228,7 +228,7 @@ impl<'a> Walker<'a> {
         let is_here = Arc::ptr_eq(&linked.node, &dir.state.node);
         let there = if is_here { None } else { Some(open_node(&self.target, &linked.node)?) };
         let from = there.as_ref().map_or(dir.fd(), OwnedFd::as_fd);
-        host::replacing(dir.fd(), name, "link", || {
+        host::replacing(dir.fd(), name, "link", self.shared.options.image, || {
             rustix::fs::linkat(from, &linked.name[..], dir.fd(), name, AtFlags::empty())
         })?;
         self.summary.links += 1;
@@ -243,14 +243,14 @@ impl<'a> Walker<'a> {
     fn special(&mut self, dir: &Dir, name: &[u8], info: &Info) -> Result<bool> {
         let path = dir.state.node.path_of(name);
         let node = |kind, dev| {
-            host::replacing(dir.fd(), name, "create", || {
+            host::replacing(dir.fd(), name, "create", self.shared.options.image, || {
                 rustix::fs::mknodat(dir.fd(), name, kind, creation_mode(info), dev)
             })
         };
         match info.file_type() {
             Some(FileType::SYMLINK) => {
                 let target = lookup::symlink_target(self.shared.fs, info.place)?;
-                host::replacing(dir.fd(), name, "create", || {
+                host::replacing(dir.fd(), name, "create", self.shared.options.image, || {
                     rustix::fs::symlinkat(&target[..], dir.fd(), name)
                 })?;
             }
@@ -277,7 +277,7 @@ impl<'a> Walker<'a> {
     fn regular(&mut self, dir: &Dir, name: &[u8], info: &Info, has_links: bool) -> Result<()> {
         // Further names are linked to it at once, so it must be there.
         let made = match has_links {
-            true => Some(host::create_file(dir.fd(), name, creation_mode(info))?),
+            true => Some(host::create_file(dir.fd(), name, creation_mode(info), self.shared.options.image)?),
             false => None,
         };
         let is_first = self.batch.jobs.last().is_none_or(|j| !Arc::ptr_eq(&j.dir.state, &dir.state));

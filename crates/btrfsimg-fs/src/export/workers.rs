@@ -84,7 +84,7 @@ impl Writer<'_> {
         let (made, dir) = (job.made, job.dir);
         let result = match made {
             Some(made) => Ok(made),
-            None => host::create_file(dir.fd(), &job.name, creation_mode(&job.info)),
+            None => host::create_file(dir.fd(), &job.name, creation_mode(&job.info), shared.options.image),
         }
         .and_then(|(fd, is_new)| {
             self.fill(&fd, &job.info)?;
@@ -151,7 +151,7 @@ impl LargeFile {
         let FileJob { dir, name, info, made } = job;
         let made = match made {
             Some(made) => Ok(made),
-            None => host::create_file(dir.fd(), &name, creation_mode(&info)),
+            None => host::create_file(dir.fd(), &name, creation_mode(&info), shared.options.image),
         };
         match made {
             Ok((fd, is_new)) => {

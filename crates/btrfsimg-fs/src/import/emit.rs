@@ -1,7 +1,7 @@
 //! What was read goes into the image: data are placed, items built, in the order of the walk.
 
 use btrfsimg_compress::Algorithm;
-use btrfsimg_ondisk::{InodeItem, Key, KeyType, objectid};
+use btrfsimg_ondisk::{DIR_ITEM_HEAD_LEN, InodeItem, Key, KeyType, max_item_size, name_hash, objectid};
 use zerocopy::IntoBytes as _;
 
 use super::walk::{Listing, Node, Ready, Role};
@@ -208,13 +208,18 @@ impl Importer<'_, '_> {
         let (flags, property) = own_property(node.stat.attributes.flags, node.property.as_ref(), &xattrs);
         let nodesize = self.tx.nodesize() as usize;
         let mut kept = Vec::with_capacity(xattrs.len() + 1);
+        let mut buckets = std::collections::HashMap::new();
         for (name, value) in xattrs {
             if name == COMPRESSION_XATTR {
                 continue;
             }
-            if xattr_fits(&name, &value, nodesize) {
+            // Names with one hash share an item, which a leaf must hold.
+            let bucket = buckets.entry(name_hash(&name)).or_insert(0);
+            *bucket += DIR_ITEM_HEAD_LEN + name.len() + value.len();
+            if xattr_fits(&name, &value, nodesize) && *bucket <= max_item_size(nodesize) {
                 kept.push((name, value));
             } else {
+                *bucket -= DIR_ITEM_HEAD_LEN + name.len() + value.len();
                 let reason =
                     format!("xattr {} of {} bytes is too large", String::from_utf8_lossy(&name), value.len());
                 self.walker.fail(&node.relative(), &reason);

@@ -25,6 +25,8 @@ const METADATA_CHUNK: u64 = MIB;
 /// Free metadata that a writable mount wants before it lets a file be made, in tree blocks (`format/07 §7.4`; on
 /// Linux 6.18 a file can be made with 600, and not with 580).
 const METADATA_RESERVE_NODES: u64 = 640;
+/// The same with room for what wants more, as renaming a directory does (about 860): where the size is ours to choose.
+const METADATA_COMFORT_NODES: u64 = 1024;
 /// Free data space in every new image: room for a file of 1 MiB, and for what the kernel reserves beside it.
 const DATA_RESERVE: u64 = MIB + (128 << 10);
 /// Unallocated bytes of an image with content, at least.
@@ -255,7 +257,8 @@ fn root_tree_directory(tx: &Transaction<'_>, now: Timespec) -> ItemBatch {
 pub fn finish_size(tx: &mut Transaction<'_>, size: Size, has_content: bool) -> Result<u64> {
     tx.flush_refs()?;
     tx.settle_spare(SpaceKind::Data, DATA_RESERVE)?;
-    let reserve = metadata_reserve(tx) + global_reserve(tx);
+    let nodes = if matches!(size, Size::Auto(_)) { METADATA_COMFORT_NODES } else { METADATA_RESERVE_NODES };
+    let reserve = nodes * u64::from(tx.nodesize()) + global_reserve(tx);
     tx.settle_spare(SpaceKind::Metadata, reserve)?;
     let allocated = MIB + tx.device_bytes_used();
     let wanted = match size {

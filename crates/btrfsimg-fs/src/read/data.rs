@@ -255,7 +255,8 @@ impl Filesystem {
             match self.store.read_data(at, buf, copy) {
                 Ok(true) => return Ok(()),
                 Ok(false) => break,
-                Err(_) => {}
+                Err(Error::Io { .. }) => {}
+                Err(e) => return Err(e),
             }
         }
         Err(fault)

@@ -86,7 +86,9 @@ impl Filesystem {
             match self.store.read_data(logical, &mut bytes, copy) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(_) => continue,
+                // A copy that cannot be read may be the last one: a next one says so.
+                Err(Error::Io { .. }) => continue,
+                Err(_) => break,
             }
             if let Ok(block) = FramedBlock::parse(bytes, logical, ctx, expect) {
                 return Some(block);

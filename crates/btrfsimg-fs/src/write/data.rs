@@ -1,11 +1,13 @@
 //! Placing encoded data: allocation, file extents, references.
 
+use std::ops::Range;
+
 use btrfsimg_ondisk::{
     BackRef, EXTENT_MAX, FileExtent, FileExtentKind, FileExtentRange, Key, KeyType, Logical, inode_flags,
 };
 
 use super::encode::{EncodedData, EncodedExtent};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::txn::{ItemBatch, Transaction};
 
 /// Where the stored bytes of an [`EncodedData`] went.
@@ -16,11 +18,16 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The address of the extent whose stored bytes start at `start`.
-    fn of(&self, start: usize) -> Logical {
-        let i = self.pieces.partition_point(|(s, _)| *s <= start) - 1;
-        let (piece, at) = self.pieces[i];
-        Logical(at.0 + (start - piece) as u64)
+    /// Where the stored bytes `range` are: ranges of them with their addresses.
+    fn of(&self, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, Logical)> + '_ {
+        let first = self.pieces.partition_point(|(start, _)| *start <= range.start).saturating_sub(1);
+        let ends = self.pieces[first..].iter().skip(1).map(|(start, _)| *start).chain([usize::MAX]);
+        let within = move |((piece, at), end): (&(usize, Logical), usize)| {
+            let part = range.start.max(*piece)..range.end.min(end);
+            let address = Logical(at.0 + (part.start - piece) as u64);
+            (part.start < part.end).then_some((part, address))
+        };
+        self.pieces[first..].iter().zip(ends).map_while(within)
     }
 }
 
@@ -39,11 +46,35 @@ pub fn place(tx: &mut Transaction<'_>, data: &EncodedData, extents: &[&EncodedEx
     // One by one, so that what is left in the block groups is used before a chunk is added.
     let mut pieces = Vec::with_capacity(extents.len());
     for extent in extents.iter().filter(|e| !e.inline) {
-        let at = tx.alloc_data(extent.stored.len() as u64)?;
-        tx.write_data(at, &data.data[extent.stored.clone()])?;
-        pieces.push((extent.stored.start, at));
+        place_extent(tx, data, extent, &mut pieces)?;
     }
     Ok(Placement { pieces })
+}
+
+/// Allocates and writes one extent; one that is stored raw in several pieces, where free space is in pieces.
+fn place_extent(
+    tx: &mut Transaction<'_>,
+    data: &EncodedData,
+    extent: &EncodedExtent,
+    pieces: &mut Vec<(usize, Logical)>,
+) -> Result<()> {
+    let sectorsize = tx.sectorsize() as usize;
+    let (mut at, mut longest) = (extent.stored.start, extent.stored.len());
+    while at < extent.stored.end {
+        let len = longest.min(extent.stored.end - at);
+        match tx.alloc_data(len as u64) {
+            Ok(place) => {
+                tx.write_data(place, &data.data[at..at + len])?;
+                pieces.push((at, place));
+                at += len;
+            }
+            Err(Error::NoSpace { .. }) if extent.compression == 0 && len > sectorsize => {
+                longest = (len / 2).next_multiple_of(sectorsize);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The inode whose extents are placed.
@@ -72,43 +103,55 @@ pub fn push_extents(
 ) -> Result<u64> {
     let mut nbytes = 0;
     for extent in extents {
-        let mut item = FileExtent {
-            generation: tx.transid(),
-            ram_bytes: extent.num_bytes,
-            compression: extent.compression,
-            kind: FileExtentKind::Inline(&[]),
+        let mut push = |file_offset: u64, ram_bytes: u64, kind: FileExtentKind<'_>| {
+            let item =
+                FileExtent { generation: tx.transid(), ram_bytes, compression: extent.compression, kind };
+            nbytes += item.nbytes();
+            let key = Key::new(owner.ino, KeyType::EXTENT_DATA, file_offset);
+            items.push_with(key, |out| item.write(out));
         };
-        item.kind = match extent.inline {
-            true => FileExtentKind::Inline(&data.inline[extent.stored.clone()]),
-            false => FileExtentKind::Regular(create_extent(tx, owner, data, placement, extent)?),
-        };
-        nbytes += item.nbytes();
-        let key = Key::new(owner.ino, KeyType::EXTENT_DATA, extent.file_offset);
-        items.push_with(key, |out| item.write(out));
+        if extent.inline {
+            let stored = FileExtentKind::Inline(&data.inline[extent.stored.clone()]);
+            push(extent.file_offset, extent.num_bytes, stored);
+            continue;
+        }
+        for (part, at) in placement.of(extent.stored.clone()) {
+            // Only what is stored raw comes in parts, and there a stored byte is a byte of the file.
+            let skipped = (part.start - extent.stored.start) as u64;
+            let num_bytes = if extent.compression == 0 { part.len() as u64 } else { extent.num_bytes };
+            let range = FileExtentRange {
+                disk_bytenr: at.0.into(),
+                disk_num_bytes: (part.len() as u64).into(),
+                offset: 0.into(),
+                num_bytes: num_bytes.into(),
+            };
+            push(extent.file_offset + skipped, num_bytes, FileExtentKind::Regular(range));
+        }
+    }
+    for extent in extents.iter().filter(|e| !e.inline) {
+        for (part, at) in placement.of(extent.stored.clone()) {
+            let file_offset = extent.file_offset + (part.start - extent.stored.start) as u64;
+            create_extent(tx, owner, data, part, at, file_offset)?;
+        }
     }
     Ok(nbytes)
 }
 
+/// Notes a data extent with its first reference and its checksums.
 fn create_extent(
     tx: &mut Transaction<'_>,
     owner: &Owner,
     data: &EncodedData,
-    placement: &Placement,
-    extent: &EncodedExtent,
-) -> Result<FileExtentRange> {
-    let (at, len) = (placement.of(extent.stored.start), extent.stored.len() as u64);
-    debug_assert!(len <= EXTENT_MAX);
+    stored: Range<usize>,
+    at: Logical,
+    file_offset: u64,
+) -> Result<()> {
+    debug_assert!(stored.len() as u64 <= EXTENT_MAX);
     let (sectorsize, width) = (tx.sectorsize() as usize, tx.csum_width());
     let csums = match owner.flags & inode_flags::NODATASUM {
-        0 => &data.csums[extent.stored.start / sectorsize * width..extent.stored.end / sectorsize * width],
+        0 => &data.csums[stored.start / sectorsize * width..stored.end / sectorsize * width],
         _ => &[],
     };
-    let back = BackRef::Data { root: owner.tree, objectid: owner.ino, offset: extent.file_offset };
-    tx.create_data_extent(at, len, back, csums)?;
-    Ok(FileExtentRange {
-        disk_bytenr: at.0.into(),
-        disk_num_bytes: len.into(),
-        offset: 0.into(),
-        num_bytes: extent.num_bytes.into(),
-    })
+    let back = BackRef::Data { root: owner.tree, objectid: owner.ino, offset: file_offset };
+    tx.create_data_extent(at, stored.len() as u64, back, csums)
 }

@@ -56,6 +56,9 @@ fn remove(tx: &mut Transaction<'_>, start: Place, address: &Address, args: &Args
     let shown = address.to_string();
     let (dir, name) = resolve_parent(tx, start, &address.path)?;
     let entry = find_entry(tx, dir, name)?.ok_or_else(|| Error::NotFound(shown.clone()))?;
+    if address.path.ends_with(b"/") && entry.file_type != FileType::DIR {
+        return Err(Error::NotDirectory(shown));
+    }
     check_changeable(tx, dir, &shown, true)?;
     if entry.is_subvolume() {
         let what = format!("{shown}: is a subvolume, which rm does not remove");

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -27,7 +28,6 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
         return Err(usage(format!("{}: not a directory, and there are several sources", to.display())));
     }
     let left_out = LeftOutCounts::default();
-    let options = options(args);
     args.image.for_each(from, ui, |image, address| {
         let target = Target::new(image, address, to, to_is_dir, args)?;
         let report = |report: Report<'_>| match report {
@@ -36,14 +36,21 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
                 left_out.add(ui, what, &format!("{}: {reason}", in_image(address, path)));
             }
         };
-        export::copy_out(&image.fs, target.place, &address.path, target.destination(), options, &report)?;
+        export::copy_out(
+            &image.fs,
+            target.place,
+            &address.path,
+            target.destination(),
+            options(args, &address.image),
+            &report,
+        )?;
         Ok(())
     })?;
     left_out.sum_up(ui);
     Ok(())
 }
 
-fn options(args: &Args) -> Options {
+fn options(args: &Args, image: &Path) -> Options {
     let root_keeps_all = args.archive && rustix::process::geteuid().is_root();
     Options {
         recursive: args.recursive(),
@@ -55,6 +62,7 @@ fn options(args: &Args) -> Options {
         devices: args.devices || root_keeps_all,
         setuid: args.setuid || root_keeps_all,
         workers: workers(),
+        image: std::fs::metadata(image).ok().map(|m| (m.dev(), m.ino())),
     }
 }
 
