@@ -43,7 +43,7 @@ pub(crate) struct ImageArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) image: Option<PathBuf>,
     /// Where in the image file the file system starts, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = crate::size::parse_size)]
     pub(crate) offset: u64,
     /// Take paths from this subvolume (a path, or an id)
     #[arg(long, value_name = "SUBVOL")]

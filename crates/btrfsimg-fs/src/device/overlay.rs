@@ -33,7 +33,9 @@ impl OverlayDevice {
     fn base_page(&self, at: u64) -> io::Result<Box<[u8]>> {
         let mut page = vec![0; PAGE as usize].into_boxed_slice();
         let have = self.base.len()?.saturating_sub(at).min(PAGE);
-        self.base.read_at(&mut page[..have as usize], Physical(at))?;
+        if have > 0 {
+            self.base.read_at(&mut page[..have as usize], Physical(at))?;
+        }
         Ok(page)
     }
 }

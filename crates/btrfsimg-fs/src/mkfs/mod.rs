@@ -29,6 +29,9 @@ const METADATA_RESERVE_NODES: u64 = 640;
 const METADATA_COMFORT_NODES: u64 = 1024;
 /// Free data space in every new image: room for a file of 1 MiB, and for what the kernel reserves beside it.
 const DATA_RESERVE: u64 = MIB + (128 << 10);
+/// The same where the size is ours to choose. A kernel that scrubs a small image takes most of what is unallocated for
+/// chunks of its own; this stays for files.
+const DATA_COMFORT: u64 = 8 * MIB;
 /// Unallocated bytes of an image with content, at least.
 const SLACK_MIN: u64 = 16 * MIB;
 /// Bytes of an image without content.
@@ -256,8 +259,11 @@ fn root_tree_directory(tx: &Transaction<'_>, now: Timespec) -> ItemBatch {
 /// `NoSpace` with the bytes needed when an exact size is too small.
 pub fn finish_size(tx: &mut Transaction<'_>, size: Size, has_content: bool) -> Result<u64> {
     tx.flush_refs()?;
-    tx.settle_spare(SpaceKind::Data, DATA_RESERVE)?;
-    let nodes = if matches!(size, Size::Auto(_)) { METADATA_COMFORT_NODES } else { METADATA_RESERVE_NODES };
+    let (data, nodes) = match size {
+        Size::Auto(_) => (DATA_COMFORT, METADATA_COMFORT_NODES),
+        Size::Min | Size::Exact(_) => (DATA_RESERVE, METADATA_RESERVE_NODES),
+    };
+    tx.settle_spare(SpaceKind::Data, data)?;
     let reserve = nodes * u64::from(tx.nodesize()) + global_reserve(tx);
     tx.settle_spare(SpaceKind::Metadata, reserve)?;
     let allocated = MIB + tx.device_bytes_used();
@@ -279,7 +285,7 @@ pub fn finish_size(tx: &mut Transaction<'_>, size: Size, has_content: bool) -> R
         wanted.max(end).next_multiple_of(sectorsize)
     };
     if end > total {
-        let what = format!("the content does not fit {total} bytes");
+        let what = format!("the content does not fit into {wanted} bytes");
         return Err(Error::NoSpace { what, needed: Some(end) });
     }
     tx.set_device_size(total);
