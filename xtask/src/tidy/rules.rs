@@ -74,6 +74,13 @@ pub(super) const BANS: &[Ban] = &[
         why: "only the command prints or exits",
     },
     Ban {
+        words: &["print!", "println!"],
+        within: &["crates/btrfsimg/src/"],
+        except: &[],
+        tests: false,
+        why: "they panic when the reader of a pipe goes away; write to output::stdout()",
+    },
+    Ban {
         words: &["std::fs", "std::os", "std::env", "rustix"],
         within: NO_OS,
         except: &[],

@@ -1,5 +1,6 @@
 //! `mkfs`: a new file system, empty or with a directory's contents.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -12,7 +13,7 @@ use btrfsimg_ondisk::{CsumType, Uuid, uuid_from_random};
 use crate::cmd::report::{Progress, report_failures, shown_size};
 use crate::cmd::workers;
 use crate::exit::usage;
-use crate::output::{Ui, print_json};
+use crate::output::{Ui, print_json, stdout};
 use crate::size::parse_size;
 use crate::{clock, edit};
 
@@ -187,12 +188,15 @@ fn say(args: &Args, ui: &Ui, made: &Made<Report>) -> Result<()> {
         return Ok(());
     }
     let r = &made.filled;
-    println!("{}: {}, UUID {}", args.image.display(), shown_size(made.size), made.fsid);
+    let mut out = stdout();
+    writeln!(out, "{}: {}, UUID {}", args.image.display(), shown_size(made.size), made.fsid)?;
     if args.rootdir.is_some() {
         let (files, dirs, others) = (r.files, r.directories, r.others);
-        println!("  {files} files, {dirs} directories, {others} others");
-        println!("  {} of file data, {} stored", shown_size(r.bytes_read), shown_size(r.bytes_stored));
+        writeln!(out, "  {files} files, {dirs} directories, {others} others")?;
+        let (read, stored) = (shown_size(r.bytes_read), shown_size(r.bytes_stored));
+        writeln!(out, "  {read} of file data, {stored} stored")?;
     }
+    out.flush()?;
     Ok(())
 }
 

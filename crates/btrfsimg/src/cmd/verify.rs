@@ -81,7 +81,9 @@ fn explain(name: &str) -> Result<()> {
     let Some(rule) = Rule::find(name) else {
         bail!("{name}: no such rule; they are listed in docs/verify.md")
     };
-    println!("{} ({}): {}\n\n{}", rule.id, rule.severity.name(), rule.says, rule.why);
+    let mut out = stdout();
+    writeln!(out, "{} ({}): {}\n\n{}", rule.id, rule.severity.name(), rule.says, rule.why)?;
+    out.flush()?;
     Ok(())
 }
 
