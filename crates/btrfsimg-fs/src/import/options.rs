@@ -84,6 +84,4 @@ pub struct Report {
     pub bytes_stored: u64,
     /// What went wrong; the rest is in.
     pub failures: Vec<Failure>,
-    /// What the user should know, though nothing is missing.
-    pub notes: Vec<String>,
 }

@@ -35,13 +35,6 @@ impl ItemBatch {
         self.data[self.items[i].1.clone()].copy_from_slice(data);
     }
 
-    /// Adds all items of `other`.
-    pub fn append(&mut self, other: &ItemBatch) {
-        let base = self.data.len();
-        self.data.extend_from_slice(&other.data);
-        self.items.extend(other.items.iter().map(|(k, r)| (*k, r.start + base..r.end + base)));
-    }
-
     /// Puts the items in key order.
     pub fn sort(&mut self) {
         if !self.items.is_sorted_by(|a, b| a.0 < b.0) {

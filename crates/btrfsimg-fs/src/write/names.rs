@@ -7,7 +7,7 @@ use btrfsimg_ondisk::{
 use zerocopy::IntoBytes;
 
 use crate::error::{Error, Result};
-use crate::lookup::{self, Entry, Place, check_name, find_entry, next_dir_index};
+use crate::lookup::{self, Place, check_name, find_entry, next_dir_index};
 use crate::tree::lookup as lookup_item;
 use crate::txn::Transaction;
 
@@ -280,10 +280,7 @@ pub fn drop_inode(tx: &mut Transaction<'_>, place: Place) -> Result<()> {
 /// # Errors
 /// `Exists`.
 pub fn refuse_existing(tx: &Transaction<'_>, dir: Place, name: &[u8], shown: &str) -> Result<()> {
-    match find_entry(tx, dir, name)? {
-        None => Ok(()),
-        Some(Entry { .. }) => Err(Error::Exists(shown.to_owned())),
-    }
+    if find_entry(tx, dir, name)?.is_some() { Err(Error::Exists(shown.to_owned())) } else { Ok(()) }
 }
 
 /// A rule that an item breaks.

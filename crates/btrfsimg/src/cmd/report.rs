@@ -11,9 +11,6 @@ use crate::output::Ui;
 
 /// Says what did not come along; the exit code is then 1.
 pub(crate) fn report_failures(ui: &Ui, report: &Report) {
-    for note in &report.notes {
-        ui.note(note);
-    }
     for failure in &report.failures {
         ui.fail(&format!("{}: {}", failure.path.display(), failure.reason), exit::FAILED);
     }
