@@ -56,7 +56,8 @@ mod tests {
             ("crates/btrfsimg-fs/src/verify.rs", "use rustix::fs;", 1),
             ("crates/btrfsimg-fs/src/txn/commit.rs", "device.sync()?", 0),
             ("crates/btrfsimg-fs/src/txn/alloc.rs", "device.sync()?", 1),
-            ("crates/btrfsimg/src/main.rs", "println!(); std::process::exit(1)", 0),
+            ("crates/btrfsimg/src/main.rs", "eprintln!(); std::process::exit(1)", 0),
+            ("crates/btrfsimg/src/main.rs", "println!()", 1),
             ("crates/btrfsimg/tests/cli.rs", "todo!()", 1),
         ];
         for (name, text, expect) in cases {
