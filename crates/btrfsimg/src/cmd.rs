@@ -14,6 +14,8 @@ mod verify;
 
 use anyhow::Result;
 
+use crate::address::ImageArgs;
+use crate::edit::{self, Edit};
 use crate::output::Ui;
 
 /// What to do.
@@ -32,16 +34,30 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// The change of an image that it is, its words read by its own options or those of a batch.
+    pub(crate) fn edit(&self, batch: Option<&ImageArgs>) -> Option<&dyn Edit> {
+        match self {
+            Command::Cp(args) => args.goes_into_image(batch).then_some(args),
+            Command::Mkdir(args) => Some(args),
+            Command::Rm(args) => Some(args),
+            Command::Prop(args) => args.edit(),
+            _ => None,
+        }
+    }
+
     /// Does it. Failures that it went on behind are in `ui`.
     pub(crate) fn run(self, ui: &Ui) -> Result<()> {
+        if let Some(edit) = self.edit(None) {
+            return edit::run(edit, ui);
+        }
         match self {
+            // They were edits.
+            Command::Mkdir(_) | Command::Rm(_) => Ok(()),
             Command::Mkfs(args) => mkfs::run(&args, ui),
             Command::Cp(args) => cp::run(&args, ui),
             Command::Ls(args) => ls::run(&args, ui),
             Command::Cat(args) => cat::run(&args, ui),
             Command::Stat(args) => stat::run(&args, ui),
-            Command::Mkdir(args) => mkdir::run(&args, ui),
-            Command::Rm(args) => rm::run(&args, ui),
             Command::Prop(args) => prop::run(&args, ui),
             Command::Inspect(args) => inspect::run(&args, ui),
             Command::Verify(args) => verify::run(&args, ui),

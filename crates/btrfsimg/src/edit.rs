@@ -1,8 +1,10 @@
-//! One change of an image: open for writing, change, commit.
+//! Commands that change an image: each is an [`Edit`], which `batch` can run together with others in one commit.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use btrfsimg_fs::Error;
@@ -12,10 +14,98 @@ use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
 
 use crate::address::{Address, ImageArgs};
 use crate::clock;
-use crate::output::Ui;
+use crate::output::{Ui, stdout};
+
+/// A subcommand that changes images: what it does inside one transaction, which it neither begins nor commits.
+///
+/// How a new command fits in: its `Args` flatten [`ImageArgs`] and [`EditArgs`] and implement this trait; it gets a
+/// line in `cmd::Command` and one in `Command::edit`. Then it runs by itself, and in a `batch`.
+///
+/// - What can be judged without the image belongs into [`Edit::addresses`], as a usage error: in a batch it is called
+///   for every line before the image is opened.
+/// - [`Edit::apply`] may be called twice: again above the image in memory, when it is full, to say how large it
+///   would have to be. So it touches nothing but the transaction, and says things through [`EditCx`], which prints
+///   them after the commit.
+/// - Where it returns an error nothing is committed. What it goes on behind is a [`EditCx::fail`]; in a batch that
+///   counts as an error.
+/// - Errors name the object: [`EditCx::each`] and [`EditCx::resolve`] see to it.
+pub(crate) trait Edit {
+    /// Its own options: which image, how it is opened.
+    fn options(&self) -> (&ImageArgs, &EditArgs);
+
+    /// The places that it changes, its words read as `image` says (not as its own options do: in a batch the image
+    /// is the batch's). Where they are in several images, each image is changed by itself, in a commit of its own.
+    fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>>;
+
+    /// Changes [`EditCx::addresses`], all of one image.
+    fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()>;
+}
+
+/// What an [`Edit`] works with.
+pub(crate) struct EditCx<'a, 'v> {
+    /// What it changes.
+    pub(crate) tx: &'a mut Transaction<'v>,
+    /// How words are read.
+    pub(crate) image: &'a ImageArgs,
+    /// The places that it changes: those of its addresses that are in this image.
+    pub(crate) addresses: &'a [Address],
+    /// Where paths start.
+    pub(crate) start: Place,
+    /// Only for progress: what is said goes through [`EditCx::say`] and [`EditCx::fail`].
+    pub(crate) ui: &'a Ui,
+    /// Whether `-v` was given.
+    pub(crate) verbose: bool,
+    /// Set when the user asks to stop: long work looks at it.
+    pub(crate) stop: &'a AtomicBool,
+    said: Said,
+}
+
+/// What is printed once a change is committed.
+#[derive(Default)]
+struct Said {
+    lines: Vec<String>,
+    failures: Vec<(String, u8)>,
+}
+
+impl<'a> EditCx<'a, '_> {
+    /// Does `change` to each address; errors are about it.
+    pub(crate) fn each(&mut self, mut change: impl FnMut(&mut Self, &Address) -> Result<()>) -> Result<()> {
+        let addresses: &'a [Address] = self.addresses;
+        addresses.iter().try_for_each(|a| change(self, a).map_err(|e| a.about(e)))
+    }
+
+    /// The inode at `address`, its last symlink followed or not.
+    pub(crate) fn resolve(&self, address: &Address, follow: bool) -> Result<Place> {
+        resolve(self.tx, self.start, &address.path, follow).map_err(|e| address.about(e.into()))
+    }
+
+    /// Prints a line on standard output after the commit, with `-v`.
+    pub(crate) fn say(&mut self, line: impl FnOnce() -> String) {
+        if self.verbose {
+            self.said.lines.push(line());
+        }
+    }
+
+    /// Reports a failure that does not stop the rest, after the commit; the exit code is then `code`.
+    pub(crate) fn fail(&mut self, message: String, code: u8) {
+        self.said.failures.push((message, code));
+    }
+}
+
+/// Runs a command that changes images: those addresses that are in one image in one commit. When one fails, nothing
+/// of its image is changed.
+pub(crate) fn run(edit: &dyn Edit, ui: &Ui) -> Result<()> {
+    let (image, options) = edit.options();
+    let addresses = edit.addresses(image)?;
+    for group in addresses.chunk_by(|a, b| a.image == b.image) {
+        let change = |cx: &mut EditCx<'_, '_>| edit.apply(cx);
+        ui.tolerate(options.commit(image, &group[0].image, group, ui, &mut { change }))?;
+    }
+    Ok(())
+}
 
 /// How commands that change an image do it.
-#[derive(clap::Args, Debug, Clone, Copy, Default)]
+#[derive(clap::Args, Debug, Clone, Default)]
 pub(crate) struct EditArgs {
     /// Let the image file grow when it is full
     #[arg(long)]
@@ -23,6 +113,9 @@ pub(crate) struct EditArgs {
     /// Do not wait until the change is durable
     #[arg(long)]
     pub(crate) no_sync: bool,
+    /// Wait for another program that uses the image, at most so long
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
+    pub(crate) wait: Option<Option<u64>>,
 }
 
 /// Set by INT and TERM: the change is given up, the image stays as it was.
@@ -36,99 +129,137 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
+/// What an edit is made of: an [`Edit`], or the lines of a batch.
+pub(crate) type Change<'c> = dyn FnMut(&mut EditCx<'_, '_>) -> Result<()> + 'c;
+
+/// Between two looks at the lock of an image that is waited for.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 impl EditArgs {
-    /// Changes `image` in one commit. `change` gets the transaction and where paths start; when it fails, nothing
-    /// is committed. It is called again, for nothing, where the image is full: to say how large it would have to be.
-    pub(crate) fn run<T>(
+    /// Changes the image at `path` in one commit; when `change` fails, nothing is committed. It is called again, for
+    /// nothing, where the image is full: to say how large it would have to be.
+    pub(crate) fn commit(
         &self,
         image: &ImageArgs,
         path: &Path,
-        mut change: impl FnMut(&mut Transaction<'_>, Place) -> Result<T>,
-    ) -> Result<T> {
+        addresses: &[Address],
+        ui: &Ui,
+        change: &mut Change<'_>,
+    ) -> Result<()> {
         let name = || path.display().to_string();
         let stop = stop_flag()?;
-        let device: Arc<dyn Device> = Arc::new(FileDevice::open(path, Access::Write, image.offset)?);
+        let device: Arc<dyn Device> = Arc::new(self.open(path, image.offset, &stop)?);
         let options = VolumeOptions { grow: self.grow, no_sync: self.no_sync, ..Default::default() };
-        let now = clock::now()?;
+        let edits = Edits { image, addresses, ui, stop: &stop, now: clock::now()? };
         let result = {
             let mut volume = Volume::open(device.clone(), options).with_context(name)?;
-            let mut tx = volume.begin(now)?;
-            let start = image.start_in(&tx).with_context(name)?;
-            change(&mut tx, start).and_then(|result| {
+            let mut tx = volume.begin(edits.now)?;
+            edits.make(&mut tx, change).and_then(|said| {
                 if stop.load(Ordering::Relaxed) {
                     return Err(Error::Interrupted.into());
                 }
                 tx.commit().with_context(name)?;
-                Ok(result)
+                Ok(said)
             })
         };
-        result.map_err(|error| match error.downcast_ref::<Error>() {
+        let said = result.map_err(|error| match error.downcast_ref::<Error>() {
             Some(Error::NoSpace { what, needed: None }) => {
-                let needed = needed_size(&device, image, now, &mut change).ok();
+                let needed = edits.needed_size(&device, change).ok();
                 let advice = if self.grow { "" } else { " (--grow lets the file grow)" };
                 let what = format!("{what}{advice}");
                 anyhow::Error::new(Error::NoSpace { what, needed }).context(name())
             }
             _ => error,
-        })
+        })?;
+        let mut out = stdout();
+        said.lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        out.flush()?;
+        said.failures.iter().for_each(|(message, code)| ui.fail(message, *code));
+        Ok(())
+    }
+
+    /// Opens the image for writing; waits for its lock if that was asked for.
+    fn open(&self, path: &Path, offset: u64, stop: &AtomicBool) -> Result<FileDevice> {
+        let until = self.wait.map(|seconds| {
+            seconds.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)))
+        });
+        let mut was_locked = false;
+        let wait = || {
+            was_locked = true;
+            let Some(until) = until else { return false };
+            let goes_on = !stop.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until);
+            if goes_on {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            goes_on
+        };
+        match FileDevice::open_waiting(path, Access::Write, offset, wait) {
+            Err(Error::Busy(what)) if was_locked && self.wait.is_none() => {
+                Err(Error::Busy(format!("{what}, or let this command wait with --wait")).into())
+            }
+            Err(_) if stop.load(Ordering::Relaxed) => Err(Error::Interrupted.into()),
+            other => Ok(other?),
+        }
     }
 }
 
-/// How large the image would have to be for a change: the change is made above it in memory, and dropped. First as if
-/// the device had no end, then at that size and a little more until it fits, as block groups of a small device are
-/// smaller and leave more behind.
-fn needed_size<T>(
-    device: &Arc<dyn Device>,
-    image: &ImageArgs,
+/// What makes the same change in a transaction, as often as asked.
+struct Edits<'e> {
+    image: &'e ImageArgs,
+    addresses: &'e [Address],
+    ui: &'e Ui,
+    stop: &'e AtomicBool,
     now: btrfsimg_ondisk::Timespec,
-    change: &mut impl FnMut(&mut Transaction<'_>, Place) -> Result<T>,
-) -> Result<u64> {
-    let mut size = dry_run(device, image, now, None, change)?;
-    for _ in 0..SIZE_TRIES {
-        if dry_run(device, image, now, Some(size), change).is_ok() {
-            return Ok(size);
-        }
-        size = (size + size / 64).next_multiple_of(1 << 16);
+}
+
+impl Edits<'_> {
+    fn make(&self, tx: &mut Transaction<'_>, change: &mut Change<'_>) -> Result<Said> {
+        let start = self.image.start_in(tx)?;
+        let mut cx = EditCx {
+            tx,
+            image: self.image,
+            addresses: self.addresses,
+            start,
+            ui: self.ui,
+            verbose: self.ui.verbosity() > 0,
+            stop: self.stop,
+            said: Said::default(),
+        };
+        change(&mut cx)?;
+        Ok(cx.said)
     }
-    anyhow::bail!("no size found")
+
+    /// How large the image would have to be for a change: the change is made above it in memory, and dropped. First
+    /// as if the device had no end, then at that size and a little more until it fits, as block groups of a small
+    /// device are smaller and leave more behind.
+    fn needed_size(&self, device: &Arc<dyn Device>, change: &mut Change<'_>) -> Result<u64> {
+        let mut size = self.dry_run(device, None, change)?;
+        for _ in 0..SIZE_TRIES {
+            if self.dry_run(device, Some(size), change).is_ok() {
+                return Ok(size);
+            }
+            size = (size + size / 64).next_multiple_of(1 << 16);
+        }
+        anyhow::bail!("no size found")
+    }
+
+    fn dry_run(
+        &self,
+        device: &Arc<dyn Device>,
+        assumed_size: Option<u64>,
+        change: &mut Change<'_>,
+    ) -> Result<u64> {
+        let options =
+            VolumeOptions { grow: assumed_size.is_none(), no_sync: true, dry_run: true, assumed_size };
+        let mut volume = Volume::open(Arc::new(OverlayDevice::new(device.clone())?), options)?;
+        let mut tx = volume.begin(self.now)?;
+        self.make(&mut tx, change)?;
+        Ok(tx.needed_size()?)
+    }
 }
 
 /// Tries to find a size that will do.
 const SIZE_TRIES: usize = 8;
-
-fn dry_run<T>(
-    device: &Arc<dyn Device>,
-    image: &ImageArgs,
-    now: btrfsimg_ondisk::Timespec,
-    assumed_size: Option<u64>,
-    change: &mut impl FnMut(&mut Transaction<'_>, Place) -> Result<T>,
-) -> Result<u64> {
-    let options = VolumeOptions { grow: assumed_size.is_none(), no_sync: true, dry_run: true, assumed_size };
-    let mut volume = Volume::open(Arc::new(OverlayDevice::new(device.clone())?), options)?;
-    let mut tx = volume.begin(now)?;
-    let start = image.start_in(&tx)?;
-    change(&mut tx, start)?;
-    Ok(tx.needed_size()?)
-}
-
-impl EditArgs {
-    /// Changes each address, those of one image in one commit. When one fails, nothing of its image is changed.
-    pub(crate) fn run_each(
-        &self,
-        image: &ImageArgs,
-        addresses: &[Address],
-        ui: &Ui,
-        mut each: impl FnMut(&mut Transaction<'_>, Place, &Address) -> Result<()>,
-    ) -> Result<()> {
-        for group in addresses.chunk_by(|a, b| a.image == b.image) {
-            let result = self.run(image, &group[0].image, |tx, start| {
-                group.iter().try_for_each(|a| each(tx, start, a).map_err(|e| a.about(e)))
-            });
-            ui.tolerate(result)?;
-        }
-        Ok(())
-    }
-}
 
 /// The inode at `path`, its last symlink followed or not.
 pub(crate) fn resolve(

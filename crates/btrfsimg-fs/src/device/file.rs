@@ -37,6 +37,31 @@ impl FileDevice {
     /// `Io` when it cannot be opened; `Busy` when another process writes it (or, for a writer, reads it), or when
     /// it is mounted or attached to a loop device and `access` is to write.
     pub fn open(path: &Path, access: Access, base: u64) -> Result<FileDevice> {
+        Self::open_waiting(path, access, base, || false)
+    }
+
+    /// The same, but where another process has it locked, tries again as long as `wait` (which takes its time)
+    /// says so.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`].
+    pub fn open_waiting(
+        path: &Path,
+        access: Access,
+        base: u64,
+        mut wait: impl FnMut() -> bool,
+    ) -> Result<FileDevice> {
+        loop {
+            match Self::try_open(path, access, base)? {
+                Ok(device) => return Ok(device),
+                Err(_) if wait() => {}
+                Err(busy) => return Err(busy),
+            }
+        }
+    }
+
+    /// The device, or why it is worth to try again.
+    fn try_open(path: &Path, access: Access, base: u64) -> Result<Result<FileDevice>> {
         let name = path.display().to_string();
         let meta = std::fs::metadata(path).map_err(Error::io(&name))?;
         let is_block_device = meta.file_type().is_block_device();
@@ -52,14 +77,16 @@ impl FileDevice {
             options.custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
         }
         let file = options.open(path).map_err(|e| open_error(&name, e))?;
-        lock(&file, &name, access)?;
+        if let Err(error) = lock(&file, &name, access) {
+            return if matches!(error, Error::Busy(_)) { Ok(Err(error)) } else { Err(error) };
+        }
         // Between opening and locking, another tool may have put a new file in its place.
         let (ours, there) =
             (file.metadata().map_err(Error::io(&name))?, std::fs::metadata(path).map_err(Error::io(&name))?);
         if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
-            return Err(Error::Busy(format!("{name}: was replaced while it was opened; try again")));
+            return Ok(Err(Error::Busy(format!("{name}: was replaced while it was opened; try again"))));
         }
-        Ok(FileDevice { file, path: path.to_owned(), base, is_block_device })
+        Ok(Ok(FileDevice { file, path: path.to_owned(), base, is_block_device }))
     }
 
     /// Creates an empty file at `path`, which must not exist, with `mode`, and locks it.

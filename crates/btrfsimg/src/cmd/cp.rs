@@ -4,13 +4,14 @@ mod into;
 mod out;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use anyhow::Result;
 
 use btrfsimg_compress::CompressionSpec;
 
-use crate::address::{ImageArgs, Word, no_image_in};
-use crate::edit::EditArgs;
+use crate::address::{Address, ImageArgs, Word, no_image_in};
+use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
 use crate::output::Ui;
 
@@ -72,25 +73,61 @@ impl Args {
     }
 }
 
-pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
-    let Some((last, first)) = args.words.split_last() else { return Err(usage("no files given")) };
-    let mut inside = Vec::new();
-    let mut outside = Vec::new();
-    for word in first {
-        match args.image.word(word) {
-            Word::Image(address) => inside.push(address),
-            Word::Host(path) => outside.push(path),
+/// The words of a cp, its sources by where they are.
+struct Words {
+    inside: Vec<Address>,
+    outside: Vec<PathBuf>,
+    to: Word,
+}
+
+impl Args {
+    fn words(&self, image: &ImageArgs) -> Result<Words> {
+        let Some((last, first)) = self.words.split_last() else { return Err(usage("no files given")) };
+        let (mut inside, mut outside) = (Vec::new(), Vec::new());
+        for word in first {
+            match image.word(word) {
+                Word::Image(address) => inside.push(address),
+                Word::Host(path) => outside.push(path),
+            }
         }
+        Ok(Words { inside, outside, to: image.word(last) })
     }
-    match (args.image.word(last), inside.is_empty(), outside.is_empty()) {
-        (Word::Host(to), false, true) => out::copy_out(args, ui, &inside, &to),
-        (Word::Image(to), true, false) => into::copy_in(args, ui, &outside, &to),
-        (Word::Image(_), false, _) => {
-            Err(usage("both sides are in an image; copy to a directory of the host, and from there"))
-        }
+
+    /// Whether it changes an image.
+    pub(crate) fn goes_into_image(&self, batch: Option<&ImageArgs>) -> bool {
+        self.words.last().is_some_and(|to| matches!(batch.unwrap_or(&self.image).word(to), Word::Image(_)))
+    }
+}
+
+pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
+    let words = args.words(&args.image)?;
+    match (words.to, words.inside.is_empty(), words.outside.is_empty()) {
+        (Word::Host(to), false, true) => out::copy_out(args, ui, &words.inside, &to),
         (Word::Host(_), false, false) => {
             Err(usage("some sources are in an image and some are not; copy them one after the other"))
         }
         _ => Err(no_image_in(&args.words)),
+    }
+}
+
+impl Edit for Args {
+    fn options(&self) -> (&ImageArgs, &EditArgs) {
+        (&self.image, &self.edit)
+    }
+
+    fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
+        let words = self.words(image)?;
+        match words.to {
+            Word::Image(to) if words.inside.is_empty() => Ok(vec![to]),
+            Word::Image(_) => {
+                Err(usage("both sides are in an image; copy to a directory of the host, and from there"))
+            }
+            Word::Host(_) => Err(no_image_in(&self.words)),
+        }
+    }
+
+    fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
+        let words = self.words(cx.image)?;
+        cx.each(|cx, to| into::copy_in(self, cx, &words.outside, to))
     }
 }

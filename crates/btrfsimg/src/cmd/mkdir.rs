@@ -11,8 +11,7 @@ use btrfsimg_fs::write::names::{check_changeable, refuse_existing};
 use btrfsimg_ondisk::FileType;
 
 use crate::address::{Address, ImageArgs};
-use crate::edit::EditArgs;
-use crate::output::Ui;
+use crate::edit::{Edit, EditArgs, EditCx};
 
 /// Make directories in an image
 ///
@@ -46,15 +45,27 @@ fn parse_mode(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("'{text}' is no octal mode up to 7777"))
 }
 
-pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
-    let addresses = args.image.addresses(&args.paths)?;
-    args.edit.run_each(&args.image, &addresses, ui, |tx, start, address| {
-        if args.parents {
-            make_all(tx, start, address, args.mode)
-        } else {
-            make_one(tx, start, address, args.mode)
-        }
-    })
+impl Edit for Args {
+    fn options(&self) -> (&ImageArgs, &EditArgs) {
+        (&self.image, &self.edit)
+    }
+
+    fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
+        image.addresses(&self.paths)
+    }
+
+    fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
+        cx.each(|cx, address| {
+            let made = if self.parents {
+                make_all(cx.tx, cx.start, address, self.mode)?
+            } else {
+                make_one(cx.tx, cx.start, address, self.mode)?;
+                vec![address.clone()]
+            };
+            made.iter().for_each(|a| cx.say(|| format!("created directory '{a}'")));
+            Ok(())
+        })
+    }
 }
 
 fn make_one(tx: &mut Transaction<'_>, start: Place, address: &Address, mode: u32) -> Result<()> {
@@ -69,8 +80,9 @@ fn make(tx: &mut Transaction<'_>, dir: Place, name: &[u8], mode: u32) -> btrfsim
     create(tx, dir, name, Attributes::new(0o040_000 | mode, tx.now()), Vec::new())
 }
 
-/// Every component that is missing.
-fn make_all(tx: &mut Transaction<'_>, start: Place, address: &Address, mode: u32) -> Result<()> {
+/// Every component that is missing. Returns which they were.
+fn make_all(tx: &mut Transaction<'_>, start: Place, address: &Address, mode: u32) -> Result<Vec<Address>> {
+    let mut made = Vec::new();
     let components: Vec<&[u8]> = address.path.split(|b| *b == b'/').filter(|c| !c.is_empty()).collect();
     for n in 1..=components.len() {
         let path = components[..n].join(&b'/');
@@ -85,11 +97,12 @@ fn make_all(tx: &mut Transaction<'_>, start: Place, address: &Address, mode: u32
                 }
                 check_changeable(tx, dir, &address.to_string(), false)?;
                 make(tx, dir, name, if n == components.len() { mode } else { 0o755 })?;
+                made.push(Address { image: address.image.clone(), path });
             }
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(())
+    Ok(made)
 }
 
 fn is_directory(tx: &Transaction<'_>, place: Place) -> btrfsimg_fs::Result<bool> {

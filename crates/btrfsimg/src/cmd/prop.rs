@@ -11,6 +11,7 @@ use btrfsimg_fs::lookup::Place;
 use btrfsimg_fs::read::Filesystem;
 
 use crate::address::ImageArgs;
+use crate::edit::{self, Edit};
 use crate::output::Ui;
 
 /// Show and change properties: compression of files and directories, ro of subvolumes, label of the file system
@@ -32,10 +33,20 @@ enum PropCommand {
     List(list::Args),
 }
 
+impl Args {
+    /// What changes an image.
+    pub(crate) fn edit(&self) -> Option<&dyn Edit> {
+        match &self.command {
+            PropCommand::Set(args) => Some(args),
+            PropCommand::Get(_) | PropCommand::List(_) => None,
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     match &args.command {
         PropCommand::Get(args) => get::run(args, ui),
-        PropCommand::Set(args) => set::run(args, ui),
+        PropCommand::Set(args) => edit::run(args, ui),
         PropCommand::List(args) => list::run(args, ui),
     }
 }

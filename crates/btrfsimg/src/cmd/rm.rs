@@ -11,8 +11,7 @@ use btrfsimg_fs::write::remove::{is_empty_dir, remove_tree, unlink_checked};
 use btrfsimg_ondisk::FileType;
 
 use crate::address::{Address, ImageArgs};
-use crate::edit::EditArgs;
-use crate::output::Ui;
+use crate::edit::{Edit, EditArgs, EditCx};
 
 /// Remove files and directories from an image
 ///
@@ -42,14 +41,25 @@ pub(crate) struct Args {
     paths: Vec<OsString>,
 }
 
-pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
-    let addresses = args.image.addresses(&args.paths)?;
-    args.edit.run_each(&args.image, &addresses, ui, |tx, start, address| {
-        match remove(tx, start, address, args) {
-            Err(Error::NotFound(_)) if args.force => Ok(()),
-            other => Ok(other?),
-        }
-    })
+impl Edit for Args {
+    fn options(&self) -> (&ImageArgs, &EditArgs) {
+        (&self.image, &self.edit)
+    }
+
+    fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
+        image.addresses(&self.paths)
+    }
+
+    fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
+        cx.each(|cx, address| match remove(cx.tx, cx.start, address, self) {
+            Err(Error::NotFound(_)) if self.force => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(()) => {
+                cx.say(|| format!("removed '{address}'"));
+                Ok(())
+            }
+        })
+    }
 }
 
 fn remove(tx: &mut Transaction<'_>, start: Place, address: &Address, args: &Args) -> btrfsimg_fs::Result<()> {

@@ -15,11 +15,11 @@ use btrfsimg_ondisk::FileType;
 
 use super::Args;
 use crate::address::Address;
-use crate::cmd::report::{Progress, report_failures};
+use crate::cmd::report::Progress;
 use crate::cmd::workers;
-use crate::edit::{resolve, stop_flag};
+use crate::edit::{EditCx, resolve};
 use crate::exit::{self, usage};
-use crate::output::{Ui, message};
+use crate::output::message;
 
 /// Where one source goes.
 enum Goal {
@@ -29,36 +29,33 @@ enum Goal {
     Entry(Place, Vec<u8>),
 }
 
-/// Copies `from`, at least one path of the host, to `to`, in one commit.
-pub(super) fn copy_in(args: &Args, ui: &Ui, from: &[PathBuf], to: &Address) -> Result<()> {
-    let stop = stop_flag()?;
-    let progress = Progress::new(ui);
+/// Copies `from`, at least one path of the host, to `to`.
+pub(super) fn copy_in(args: &Args, cx: &mut EditCx<'_, '_>, from: &[PathBuf], to: &Address) -> Result<()> {
+    let (stop, start) = (cx.stop, cx.start);
+    let progress = Progress::new(cx.ui);
     let tell = |report: &Report| progress.tell(report);
-    let (reports, refused) = args.edit.run(&args.image, &to.image, |tx, start| {
-        let options = options(args, &stop, &tell)?;
-        let into_dir = existing_dir(tx, start, to)?;
-        // A directory may become DST, and then DST/ as well.
-        let becomes = from.len() == 1 && args.recursive() && from[0].is_dir();
-        if into_dir.is_none() && !becomes && (from.len() > 1 || to.path.ends_with(b"/")) {
-            return Err(Error::NotDirectory(to.to_string()).into());
+    let options = options(args, stop, &tell)?;
+    let into_dir = existing_dir(cx.tx, start, to)?;
+    // A directory may become DST, and then DST/ as well.
+    let becomes = from.len() == 1 && args.recursive() && from[0].is_dir();
+    if into_dir.is_none() && !becomes && (from.len() > 1 || to.path.ends_with(b"/")) {
+        return Err(Error::NotDirectory(to.to_string()).into());
+    }
+    let (mut reports, mut refused) = (Vec::new(), Vec::new());
+    for source in from {
+        match copy_one(cx.tx, args, source, start, to, into_dir, &options) {
+            Ok(report) => reports.push(report),
+            Err(error) if is_about_source(&error) => refused.push(error),
+            Err(error) => return Err(error),
         }
-        let (mut reports, mut refused) = (Vec::new(), Vec::new());
-        for source in from {
-            match copy_one(tx, args, source, start, to, into_dir, &options) {
-                Ok(report) => reports.push(report),
-                Err(error) if is_about_source(&error) => refused.push(error),
-                Err(error) => return Err(error),
-            }
-        }
-        if reports.is_empty() && !refused.is_empty() {
-            Err(refused.swap_remove(0))
-        } else {
-            Ok((reports, refused))
-        }
-    })?;
-    drop(progress);
-    refused.iter().for_each(|e| ui.fail(&message(e), exit::code_of(e)));
-    reports.iter().for_each(|r| report_failures(ui, r));
+    }
+    if reports.is_empty() && !refused.is_empty() {
+        return Err(refused.swap_remove(0));
+    }
+    refused.iter().for_each(|e| cx.fail(message(e), exit::code_of(e)));
+    for failure in reports.iter().flat_map(|r| &r.failures) {
+        cx.fail(format!("{}: {}", failure.path.display(), failure.reason), exit::FAILED);
+    }
     Ok(())
 }
 

@@ -12,9 +12,9 @@ use btrfsimg_fs::write::names::check_changeable;
 use btrfsimg_fs::write::xattr::set_compression;
 
 use super::{ObjectArgs, Property};
-use crate::edit::{EditArgs, resolve};
+use crate::address::{Address, ImageArgs};
+use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
-use crate::output::Ui;
 
 /// Set a property of an object
 ///
@@ -42,17 +42,33 @@ pub(super) struct Args {
     force: bool,
 }
 
-pub(super) fn run(args: &Args, _ui: &Ui) -> Result<()> {
-    let property = Property::parse(&args.name)?;
-    if args.object.object_type.is_some_and(|t| t != property.object_type()) {
-        bail!("object is not compatible with property: {}", args.name);
+impl Edit for Args {
+    fn options(&self) -> (&ImageArgs, &EditArgs) {
+        (&self.object.image, &self.edit)
     }
-    let change = Change::parse(property, &args.value)?;
-    let address = args.object.image.address(&args.object.object)?;
-    args.edit.run(&args.object.image, &address.image, |tx, start| {
-        let place = resolve(tx, start, &address.path, true).map_err(|e| address.about(e.into()))?;
-        apply(tx, place, &change, &address.to_string(), args.force)
-    })
+
+    fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
+        self.change()?;
+        Ok(vec![image.address(&self.object.object)?])
+    }
+
+    fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
+        let change = self.change()?;
+        cx.each(|cx, address| {
+            let place = cx.resolve(address, true)?;
+            apply(cx.tx, place, &change, &address.to_string(), self.force)
+        })
+    }
+}
+
+impl Args {
+    fn change(&self) -> Result<Change> {
+        let property = Property::parse(&self.name)?;
+        if self.object.object_type.is_some_and(|t| t != property.object_type()) {
+            bail!("object is not compatible with property: {}", self.name);
+        }
+        Change::parse(property, &self.value)
+    }
 }
 
 /// A property with its value, as far as that can be judged without the image.
