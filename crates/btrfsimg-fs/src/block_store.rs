@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use btrfsimg_ondisk::{
-    BlockContext, Logical, ParentExpectation, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock,
-    TreeBlock, check_superblock, incompat, incompat_names, objectid, sys_chunks,
+    BackupRoot, BlockContext, Logical, ParentExpectation, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS,
+    Superblock, TreeBlock, check_superblock, incompat, incompat_names, objectid, sys_chunks,
 };
 use rustc_hash::FxHashMap;
 use zerocopy::{FromBytes, IntoBytes};
@@ -81,13 +81,71 @@ impl BlockStore {
     pub fn open(device: Arc<dyn Device>) -> Result<BlockStore> {
         let superblock = read_superblock(&*device)?;
         let mut store = BlockStore::blank(device, superblock)?;
-        let sys: Vec<_> = sys_chunks(&store.superblock).collect();
-        for entry in sys {
-            let entry = entry.map_err(|e| Error::corrupt("SB-15", format!("sys_chunk_array: {e}")))?;
-            store.chunks.insert(Chunk::new(Logical(entry.key.offset), entry.chunk, entry.stripes))?;
-        }
-        store.load_chunk_tree()?;
+        store.load_system_chunks(&mut Err)?;
+        store.load_chunk_tree(chunk_root(&superblock), &mut Err)?;
         Ok(store)
+    }
+
+    /// Opens what may be broken: faults go to `fault`, and what cannot be read is left out. Where the chunk tree or the
+    /// root tree cannot be read from its root, the newest backup root that can be takes its place.
+    ///
+    /// # Errors
+    /// As [`BlockStore::open`], where no copy of the superblock or no root tree can be read.
+    pub fn open_damaged(device: Arc<dyn Device>, fault: &mut dyn FnMut(Error)) -> Result<BlockStore> {
+        let superblock = read_superblock(&*device)?;
+        let mut store = BlockStore::blank(device, superblock)?;
+        let mut tolerate = |e| {
+            fault(e);
+            Ok(())
+        };
+        store.load_system_chunks(&mut tolerate)?;
+        let backups = backup_roots(&superblock);
+        let roots = backups.iter().map(|b| {
+            let (at, generation) = (b.chunk_root.get(), b.chunk_root_gen.get());
+            root_at(objectid::CHUNK_TREE, at, generation, b.chunk_root_level)
+        });
+        for (at, expect) in [chunk_root(&superblock)].into_iter().chain(roots) {
+            match store.read_block(at, &expect) {
+                Ok(_) => {
+                    store.load_chunk_tree((at, expect), &mut tolerate)?;
+                    break;
+                }
+                Err(e) => tolerate(e)?,
+            }
+        }
+        store.choose_tree_root(&backups, fault)?;
+        Ok(store)
+    }
+
+    /// Takes the newest root of the root tree that can be read as the one of the superblock.
+    fn choose_tree_root(&mut self, backups: &[BackupRoot], fault: &mut dyn FnMut(Error)) -> Result<()> {
+        let sb = &self.superblock;
+        let (at, expect) = root_at(objectid::ROOT_TREE, sb.root.get(), sb.generation.get(), sb.root_level);
+        let Err(first) = self.read_block(at, &expect) else { return Ok(()) };
+        for b in backups {
+            let (root, generation) = (b.tree_root.get(), b.tree_root_gen.get());
+            let (at, expect) = root_at(objectid::ROOT_TREE, root, generation, b.tree_root_level);
+            if self.read_block(at, &expect).is_ok() {
+                fault(first);
+                self.superblock.root = b.tree_root;
+                self.superblock.root_level = b.tree_root_level;
+                self.superblock.generation = b.tree_root_gen;
+                return Ok(());
+            }
+        }
+        Err(first)
+    }
+
+    fn load_system_chunks(&mut self, fault: &mut dyn FnMut(Error) -> Result<()>) -> Result<()> {
+        let sys: Vec<_> = sys_chunks(&self.superblock).collect();
+        for entry in sys {
+            let inserted = match entry {
+                Ok(e) => self.chunks.insert(Chunk::new(Logical(e.key.offset), e.chunk, e.stripes)),
+                Err(e) => Err(Error::corrupt("SB-15", format!("sys_chunk_array: {e}"))),
+            };
+            inserted.or_else(&mut *fault)?;
+        }
+        Ok(())
     }
 
     /// A store over `device` that knows no chunks yet.
@@ -117,19 +175,23 @@ impl BlockStore {
         })
     }
 
-    fn load_chunk_tree(&mut self) -> Result<()> {
-        let sb = &self.superblock;
-        let root = ParentExpectation {
-            level: Some(sb.chunk_root_level),
-            generation: Some(sb.chunk_root_generation.get()),
-            first_key: None,
-            tree: Some(objectid::CHUNK_TREE),
-        };
+    /// Adds the chunks of the chunk tree; goes on behind what `fault` takes.
+    fn load_chunk_tree(
+        &mut self,
+        root: (Logical, ParentExpectation),
+        fault: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<()> {
         let mut found = Vec::new();
-        let mut todo = vec![(Logical(sb.chunk_root.get()), root)];
+        let mut todo = vec![root];
         // A parent's level is checked against each child's, so the walk ends.
         while let Some((at, expect)) = todo.pop() {
-            let block = self.read_block(at, &expect)?;
+            let block = match self.read_block(at, &expect) {
+                Ok(block) => block,
+                Err(e) => {
+                    fault(e)?;
+                    continue;
+                }
+            };
             if block.is_leaf() {
                 found.extend(block.items().filter_map(|i| Chunk::parse_item(&i)));
             } else {
@@ -140,7 +202,7 @@ impl BlockStore {
         }
         for chunk in found {
             self.chunks.remove(chunk.start);
-            self.chunks.insert(chunk)?;
+            self.chunks.insert(chunk).or_else(&mut *fault)?;
         }
         Ok(())
     }
@@ -256,6 +318,29 @@ impl BlockStore {
     pub fn counters(&self) -> (u64, u64) {
         (self.blocks_read.load(Ordering::Relaxed), self.blocks_written.load(Ordering::Relaxed))
     }
+}
+
+/// Where the root of a tree is, and what it must be.
+fn root_at(tree: u64, at: u64, generation: u64, level: u8) -> (Logical, ParentExpectation) {
+    let expect = ParentExpectation {
+        level: Some(level),
+        generation: Some(generation),
+        first_key: None,
+        tree: Some(tree),
+    };
+    (Logical(at), expect)
+}
+
+fn chunk_root(sb: &Superblock) -> (Logical, ParentExpectation) {
+    let generation = sb.chunk_root_generation.get();
+    root_at(objectid::CHUNK_TREE, sb.chunk_root.get(), generation, sb.chunk_root_level)
+}
+
+/// The backup roots of a superblock that were written, newest first (`format/01 §1.8`).
+pub fn backup_roots(sb: &Superblock) -> Vec<BackupRoot> {
+    let mut backups: Vec<_> = sb.super_roots.iter().copied().filter(|b| b.tree_root.get() != 0).collect();
+    backups.sort_by_key(|b| std::cmp::Reverse(b.tree_root_gen.get()));
+    backups
 }
 
 fn meets(block: &TreeBlock, expect: &ParentExpectation) -> bool {

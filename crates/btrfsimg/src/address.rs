@@ -102,6 +102,25 @@ impl ImageArgs {
     /// Opens an image for reading.
     pub(crate) fn open(&self, image: &Path, ui: &Ui) -> Result<Opened> {
         let name = || image.display().to_string();
+        self.open_by(image, ui, |device| Filesystem::open(device).with_context(name))
+    }
+
+    /// Opens a broken image for reading: what is wrong with its trees is reported.
+    pub(crate) fn salvage(&self, image: &Path, ui: &Ui) -> Result<Opened> {
+        let name = || image.display().to_string();
+        self.open_by(image, ui, |device| {
+            let mut fault = |e: Error| ui.fail(&format!("{}: {e}", name()), crate::exit::FAILED);
+            Filesystem::salvage(device, &mut fault).with_context(name)
+        })
+    }
+
+    fn open_by(
+        &self,
+        image: &Path,
+        ui: &Ui,
+        open: impl FnOnce(Arc<FileDevice>) -> Result<Filesystem>,
+    ) -> Result<Opened> {
+        let name = || image.display().to_string();
         let device = FileDevice::open(image, Access::Read, self.offset)?;
         if let Some(attached) = device.attached_to() {
             ui.note(&format!(
@@ -110,7 +129,7 @@ impl ImageArgs {
             ));
         }
         let device = Arc::new(device);
-        let fs = Filesystem::open(device.clone()).with_context(name)?;
+        let fs = open(device.clone())?;
         let sb = fs.superblock();
         if sb.bytenr.get() != SUPERBLOCK_OFFSETS[0] {
             ui.warn(&format!(
@@ -136,12 +155,23 @@ impl ImageArgs {
         &self,
         addresses: &[Address],
         ui: &Ui,
+        each: impl FnMut(&Opened, &Address) -> Result<()>,
+    ) -> Result<()> {
+        self.for_each_opened(addresses, ui, |image| self.open(image, ui), each)
+    }
+
+    /// The same with a way to open.
+    pub(crate) fn for_each_opened(
+        &self,
+        addresses: &[Address],
+        ui: &Ui,
+        open: impl Fn(&Path) -> Result<Opened>,
         mut each: impl FnMut(&Opened, &Address) -> Result<()>,
     ) -> Result<()> {
         let mut opened: Option<(PathBuf, Opened)> = None;
         for address in addresses {
             if opened.as_ref().is_none_or(|(image, _)| *image != address.image) {
-                opened = Some((address.image.clone(), self.open(&address.image, ui)?));
+                opened = Some((address.image.clone(), open(&address.image)?));
             }
             if let Some((_, open)) = &opened {
                 ui.tolerate(each(open, address).map_err(|e| address.about(e)))?;

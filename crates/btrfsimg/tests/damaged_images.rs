@@ -308,6 +308,7 @@ fn random_damage_never_panics() {
         for args in [
             vec!["ls", "-lR", image],
             vec!["cp", "-r", &lab.at("/."), lab.dir.path().to_str().unwrap()],
+            vec!["cp", "-r", "--salvage", &lab.at("/."), lab.dir.path().to_str().unwrap()],
             vec!["inspect", "tree", image],
             vec!["inspect", "super", "-a", "-f", image],
         ] {

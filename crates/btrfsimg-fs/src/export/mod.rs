@@ -10,6 +10,7 @@
 mod attributes;
 mod dirs;
 mod host;
+mod lost;
 mod paths;
 mod walk;
 mod workers;
@@ -20,11 +21,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use btrfsimg_ondisk::FileType;
 use crossbeam_channel::bounded;
 
 use crate::error::{Error, Result};
 use crate::lookup::Place;
-use crate::read::Filesystem;
+use crate::read::{Filesystem, Info, Loss, Segments};
 
 use walk::Walker;
 use workers::Work;
@@ -48,6 +50,9 @@ pub struct Options {
     pub devices: bool,
     /// Setuid and setgid bits; else they are cleared with a warning.
     pub setuid: bool,
+    /// Goes on behind faults as far as it can: bytes that fail their check are copied as they are, those that cannot
+    /// be read as zeros; both are reported. Inodes without a name go to `lost+found`.
+    pub salvage: bool,
     /// Threads that read, decode and write.
     pub workers: usize,
     /// The image itself, by device and inode: it is never written to nor replaced, whatever name leads to it.
@@ -80,6 +85,20 @@ pub enum Report<'a> {
         path: &'a [u8],
         /// Why.
         error: Error,
+    },
+    /// It was copied, but bytes of it are not what they were.
+    Damaged {
+        /// In the image.
+        path: &'a [u8],
+        /// Which.
+        loss: Loss,
+    },
+    /// No name leads to this inode any more: its copy has this path.
+    Nameless {
+        /// Of the copy, below what is copied.
+        path: &'a [u8],
+        /// Which inode.
+        place: Place,
     },
     /// Something of it was left out that this user cannot make, or did not ask for.
     LeftOut {
@@ -122,6 +141,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Failures that were reported.
     pub failed: u64,
+    /// Files with damage, and inodes without a name, that were reported.
+    pub damaged: u64,
 }
 
 /// What all threads of a copy share.
@@ -132,12 +153,33 @@ struct Shared<'a> {
     files: AtomicU64,
     bytes: AtomicU64,
     failed: AtomicU64,
+    damaged: AtomicU64,
 }
 
 impl Shared<'_> {
+    /// The segments of a file, of a broken one as far as they can be read.
+    fn segments(&self, info: &Info) -> Segments {
+        if self.options.salvage { Segments::salvage(info) } else { Segments::new(info) }
+    }
+
     fn fail(&self, path: &[u8], error: Error) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         (self.report)(Report::Failed { path, error });
+    }
+
+    fn count_damaged(&self) {
+        self.damaged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reports what is wrong with one file.
+    fn damaged(&self, path: &[u8], losses: Vec<Loss>) {
+        if losses.is_empty() {
+            return;
+        }
+        self.count_damaged();
+        for loss in losses {
+            (self.report)(Report::Damaged { path, loss });
+        }
     }
 
     fn left_out(&self, path: &[u8], what: LeftOut, reason: impl Into<String>) {
@@ -159,7 +201,10 @@ pub fn copy_out(
     options: Options,
     report: &(dyn Fn(Report<'_>) + Sync),
 ) -> Result<Summary> {
-    let info = fs.info(source)?;
+    let info = match options.salvage {
+        true => fs.salvage_info(source, FileType::DIR).0,
+        false => fs.info(source)?,
+    };
     let shown = String::from_utf8_lossy(path);
     if info.is_dir() && !options.recursive {
         return Err(Error::IsDirectory(format!("{shown}: not copied without -r")));
@@ -177,6 +222,7 @@ pub fn copy_out(
         files: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
         failed: AtomicU64::new(0),
+        damaged: AtomicU64::new(0),
     };
     let workers = options.workers.max(1);
     let mut summary = thread::scope(|scope| {
@@ -191,5 +237,6 @@ pub fn copy_out(
     summary.files = shared.files.into_inner();
     summary.bytes = shared.bytes.into_inner();
     summary.failed = shared.failed.into_inner();
+    summary.damaged = shared.damaged.into_inner();
     Ok(summary)
 }

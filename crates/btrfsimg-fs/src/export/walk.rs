@@ -1,7 +1,7 @@
 //! The walk over the image: makes directories, links and special files, and hands out regular files.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use btrfsimg_ondisk::{DirEntry, FileType};
@@ -16,7 +16,7 @@ use super::workers::{FileJob, LargeFile, Part, Work};
 use super::{LeftOut, Shared, Summary};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place};
-use crate::read::{Info, Segment, SegmentKind, Segments};
+use crate::read::{Info, Segment, SegmentKind};
 
 /// Files with more bytes than this are written in parts.
 const LARGE: u64 = 8 << 20;
@@ -32,9 +32,12 @@ const OPEN_LEVELS: usize = 48;
 /// A directory that is being walked.
 struct Frame {
     place: Place,
-    entries: std::vec::IntoIter<(Vec<u8>, Place)>,
+    entries: std::vec::IntoIter<Entry>,
     dir: FrameDir,
 }
+
+/// An entry of a directory: its name, its inode, and the type that it says the inode has.
+type Entry = (Vec<u8>, Place, FileType);
 
 enum FrameDir {
     Open(Dir),
@@ -59,16 +62,18 @@ struct Linked {
 }
 
 pub(super) struct Walker<'a> {
-    shared: &'a Shared<'a>,
+    pub(super) shared: &'a Shared<'a>,
     work: Sender<Work>,
     workers: usize,
     stack: Vec<Frame>,
     batch: Batch,
     linked: HashMap<Place, Linked>,
     /// Directories that were walked: a second name of one would be a loop.
-    visited: HashSet<Place>,
+    pub(super) visited: HashSet<Place>,
+    /// What else was met, to know what was not: only for a salvage.
+    met: HashSet<Place>,
     target: OwnedFd,
-    top: Arc<PathNode>,
+    pub(super) top: Arc<PathNode>,
     summary: Summary,
 }
 
@@ -88,6 +93,7 @@ impl<'a> Walker<'a> {
             batch: Batch::default(),
             linked: HashMap::new(),
             visited: HashSet::new(),
+            met: HashSet::new(),
             target,
             top: PathNode::top(path),
             summary: Summary::default(),
@@ -112,11 +118,29 @@ impl<'a> Walker<'a> {
                 }
             }
         }
-        while !self.stack.is_empty() {
-            self.step();
+        self.run_stack();
+        if self.shared.options.salvage && info.place == Place::root(info.place.tree) {
+            self.salvage_lost(info.place)?;
         }
         self.flush();
         Ok(self.summary)
+    }
+
+    /// Copies what is left of the directories on the stack.
+    pub(super) fn run_stack(&mut self) {
+        while !self.stack.is_empty() {
+            self.step();
+        }
+    }
+
+    /// The directory that the copy goes to.
+    pub(super) fn target_fd(&self) -> BorrowedFd<'_> {
+        self.target.as_fd()
+    }
+
+    /// Whether the walk came to this inode.
+    pub(super) fn has_met(&self, place: Place) -> bool {
+        self.visited.contains(&place) || self.met.contains(&place)
     }
 
     /// Puts `dir` on the stack with its entries.
@@ -136,21 +160,36 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn read_dir(&self, dir: Place, path: &[u8]) -> Result<Vec<(Vec<u8>, Place)>> {
-        let fs = self.shared.fs;
+    fn read_dir(&self, dir: Place, path: &[u8]) -> Result<Vec<Entry>> {
         let mut out = Vec::new();
-        lookup::entries(fs, dir, |entry| {
-            let found = entry.and_then(|(_, e): (u64, DirEntry<'_>)| {
-                lookup::check_name(e.name)?;
-                Ok((e.name.to_vec(), lookup::target(fs, dir, e.name, e.location)?))
-            });
-            match found {
+        let listed = lookup::entries(self.shared.fs, dir, |entry| {
+            match entry.and_then(|(_, e)| self.found(dir, &e)) {
                 Ok(found) => out.push(found),
                 Err(e) => self.shared.fail(path, e),
             }
             Ok(true)
-        })?;
-        Ok(out)
+        });
+        if self.shared.options.salvage {
+            // Each name stands in two places: what is lost in one may be in the other.
+            let names: HashSet<Vec<u8>> = out.iter().map(|(name, ..)| name.clone()).collect();
+            lookup::entries_by_hash(self.shared.fs, dir, |entry| {
+                out.extend(
+                    entry.ok().filter(|e| !names.contains(e.name)).and_then(|e| self.found(dir, &e).ok()),
+                );
+                Ok(true)
+            })?;
+        }
+        listed.map(|()| out)
+    }
+
+    fn found(&self, dir: Place, e: &DirEntry<'_>) -> Result<Entry> {
+        lookup::check_name(e.name)?;
+        let target = match lookup::target(self.shared.fs, dir, e.name, e.location) {
+            // What says that the subvolume is there cannot be read.
+            Err(_) if self.shared.options.salvage => Place::root(e.location.objectid),
+            target => target?,
+        };
+        Ok((e.name.to_vec(), target, e.file_type))
     }
 
     /// Copies the next entry, or leaves a directory that has no more.
@@ -163,9 +202,9 @@ impl<'a> Walker<'a> {
         };
         match next {
             None => self.leave(),
-            Some((name, place)) => {
+            Some((name, place, file_type)) => {
                 let (place_of_dir, dir) = (frame.place, dir.share());
-                if let Err(e) = self.entry(&dir, place_of_dir, &name, place) {
+                if let Err(e) = self.entry(&dir, place_of_dir, &name, place, file_type) {
                     self.shared.fail(&dir.state.node.path_of(&name), e);
                 }
                 dir.release(self.shared);
@@ -181,22 +220,46 @@ impl<'a> Walker<'a> {
         dir.release(self.shared);
     }
 
-    fn entry(&mut self, dir: &Dir, parent: Place, name: &[u8], place: Place) -> Result<()> {
-        let info = self.shared.fs.info(place)?;
-        if !info.is_dir() {
-            return self.leaf(dir, name, &info);
-        }
-        if !place.is_empty_dir() && self.visited.contains(&place) {
+    fn entry(
+        &mut self,
+        dir: &Dir,
+        parent: Place,
+        name: &[u8],
+        place: Place,
+        file_type: FileType,
+    ) -> Result<()> {
+        let info = match self.shared.options.salvage {
+            false => self.shared.fs.info(place)?,
+            true => {
+                let (info, fault) = self.shared.fs.salvage_info(place, file_type);
+                if let Some(e) = fault {
+                    self.shared.fail(&dir.state.node.path_of(name), e);
+                }
+                info
+            }
+        };
+        if info.is_dir() && !place.is_empty_dir() && self.visited.contains(&place) {
             let reason = format!(
                 "root={} inode {}: a second name of the directory {}",
                 parent.tree, parent.ino, place.ino
             );
             return Err(Error::corrupt("LK-08", reason));
         }
+        self.put(dir, name, info)
+    }
+
+    /// Copies an inode to `name` in `dir`; of a directory the entries come next.
+    pub(super) fn put(&mut self, dir: &Dir, name: &[u8], info: Info) -> Result<()> {
+        if !info.is_dir() {
+            if self.shared.options.salvage {
+                self.met.insert(info.place);
+            }
+            return self.leaf(dir, name, &info);
+        }
         let node = PathNode::below(&dir.state.node, name);
         let made = Dir::make(dir.fd(), name, info, node)?;
         self.summary.directories += 1;
-        self.enter(made, place);
+        self.enter(made, info.place);
         Ok(())
     }
 
@@ -313,13 +376,16 @@ impl<'a> Walker<'a> {
     fn large(&mut self, job: FileJob) {
         let info = job.info;
         let Some(file) = LargeFile::create(self.shared, job) else { return };
-        let mut segments = Segments::new(&info);
+        let mut segments = self.shared.segments(&info);
         let (mut parts, mut bytes) = (Vec::new(), 0);
         loop {
             match segments.next(self.shared.fs) {
                 Ok(Some(segment)) if matches!(segment.kind, SegmentKind::Hole) => {}
                 Ok(Some(segment)) => self.cut(&file, &segment, &mut parts, &mut bytes),
-                Ok(None) => break,
+                Ok(None) => {
+                    file.add_losses(segments.take_losses());
+                    break;
+                }
                 Err(e) => {
                     file.fail(self.shared, e);
                     break;

@@ -1,8 +1,8 @@
 //! Regular files: created, decoded and written by several threads.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::Receiver;
 
@@ -11,7 +11,7 @@ use super::attributes::{creation_mode, set_on_fd};
 use super::dirs::Dir;
 use super::host::{self, failed};
 use crate::error::Result;
-use crate::read::{Info, Segment, SegmentKind, SegmentReader, Segments};
+use crate::read::{Info, Loss, Segment, SegmentKind, SegmentReader};
 
 /// Most bytes that are read and written at once.
 const BUFFER: u64 = 1 << 20;
@@ -35,6 +35,7 @@ pub(super) struct LargeFile {
     fd: OwnedFd,
     is_new: bool,
     failed: AtomicBool,
+    losses: Mutex<Vec<Loss>>,
 }
 
 /// A run of bytes of a large file.
@@ -87,8 +88,11 @@ impl Writer<'_> {
             None => host::create_file(dir.fd(), &job.name, creation_mode(&job.info), shared.options.image),
         }
         .and_then(|(fd, is_new)| {
-            self.fill(&fd, &job.info)?;
-            finish(shared, &dir, &job.name, &fd, &job.info, is_new)
+            let mut losses = Vec::new();
+            self.fill(&fd, &job.info, &mut losses)?;
+            finish(shared, &dir, &job.name, &fd, &job.info, is_new)?;
+            shared.damaged(&dir.state.node.path_of(&job.name), losses);
+            Ok(())
         });
         match result {
             Ok(()) => _ = shared.files.fetch_add(1, Ordering::Relaxed),
@@ -98,27 +102,43 @@ impl Writer<'_> {
     }
 
     /// Writes all segments that are no holes.
-    fn fill(&mut self, fd: &OwnedFd, info: &Info) -> Result<()> {
-        let mut segments = Segments::new(info);
+    fn fill(&mut self, fd: &OwnedFd, info: &Info, losses: &mut Vec<Loss>) -> Result<()> {
+        let mut segments = self.shared.segments(info);
         while let Some(segment) = segments.next(self.shared.fs)? {
             if !matches!(segment.kind, SegmentKind::Hole) {
-                self.write(fd, info, &segment, 0, segment.len)?;
+                self.write(fd, info, &segment, 0, segment.len, losses)?;
             }
         }
+        losses.extend(segments.take_losses());
         Ok(())
     }
 
     fn part(&mut self, file: &LargeFile, part: &Part) -> Result<()> {
-        self.write(&file.fd, &file.info, &part.segment, part.skip, part.len)
+        let mut losses = Vec::new();
+        self.write(&file.fd, &file.info, &part.segment, part.skip, part.len, &mut losses)?;
+        file.add_losses(losses);
+        Ok(())
     }
 
-    fn write(&mut self, fd: &OwnedFd, info: &Info, segment: &Segment, skip: u64, len: u64) -> Result<()> {
+    fn write(
+        &mut self,
+        fd: &OwnedFd,
+        info: &Info,
+        segment: &Segment,
+        skip: u64,
+        len: u64,
+        losses: &mut Vec<Loss>,
+    ) -> Result<()> {
         let mut done = 0;
         while done < len {
             let n = (len - done).min(BUFFER);
             let from = skip.saturating_add(done);
             self.buffer.resize(usize::try_from(n).unwrap_or_default(), 0);
-            self.reader.read(self.shared.fs, info, segment, from, &mut self.buffer)?;
+            let (fs, buffer) = (self.shared.fs, &mut self.buffer);
+            match self.shared.options.salvage {
+                true => self.reader.salvage(fs, info, segment, from, buffer, &mut |loss| losses.push(loss)),
+                false => self.reader.read(fs, info, segment, from, buffer)?,
+            }
             host::write_all_at(fd, &self.buffer, segment.offset.saturating_add(from))?;
             self.shared.bytes.fetch_add(n, Ordering::Relaxed);
             done += n;
@@ -156,7 +176,8 @@ impl LargeFile {
         match made {
             Ok((fd, is_new)) => {
                 let failed = AtomicBool::new(false);
-                Some(Arc::new(LargeFile { dir, name, info, fd, is_new, failed }))
+                let losses = Mutex::default();
+                Some(Arc::new(LargeFile { dir, name, info, fd, is_new, failed, losses }))
             }
             Err(e) => {
                 shared.fail(&dir.state.node.path_of(&name), e);
@@ -173,9 +194,17 @@ impl LargeFile {
         }
     }
 
+    /// Notes bytes that are not what they were.
+    pub(super) fn add_losses(&self, losses: Vec<Loss>) {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner).extend(losses);
+    }
+
     /// Ends a use; the last one finishes the file.
     pub(super) fn release(file: Arc<LargeFile>, shared: &Shared<'_>) {
         let Some(file) = Arc::into_inner(file) else { return };
+        let mut losses = std::mem::take(&mut *file.losses.lock().unwrap_or_else(PoisonError::into_inner));
+        losses.sort_by_key(|loss| loss.range.start);
+        shared.damaged(&file.dir.state.node.path_of(&file.name), losses);
         if !file.failed.load(Ordering::Relaxed) {
             match finish(shared, &file.dir, &file.name, &file.fd, &file.info, file.is_new) {
                 Ok(()) => _ = shared.files.fetch_add(1, Ordering::Relaxed),

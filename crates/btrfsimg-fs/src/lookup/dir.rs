@@ -58,10 +58,19 @@ pub fn entries(
     dir: Place,
     mut each: impl FnMut(Result<(u64, DirEntry<'_>)>) -> Result<bool>,
 ) -> Result<()> {
+    in_directory(items, dir, KeyType::DIR_INDEX, &mut each)
+}
+
+fn in_directory(
+    items: &impl Items,
+    dir: Place,
+    key_type: KeyType,
+    mut each: impl FnMut(Result<(u64, DirEntry<'_>)>) -> Result<bool>,
+) -> Result<()> {
     if dir.is_empty_dir() {
         return Ok(());
     }
-    let (from, to) = dir.keys(KeyType::DIR_INDEX);
+    let (from, to) = dir.keys(key_type);
     let nodesize = items.context().nodesize;
     items.walk(dir.tree, &from, &to, &mut |item| {
         let item = match item {
@@ -80,6 +89,19 @@ pub fn entries(
             Err(v) => each(Err(in_tree(dir, &v))),
         }
     })
+}
+
+/// Calls `each` with the entry of every name in `dir`, in the order of their hashes, until it returns `false`: the
+/// other place where each name stands. What cannot be read is an error in its place.
+///
+/// # Errors
+/// `Corrupt`, `Io`, and what `each` returns.
+pub fn entries_by_hash(
+    items: &impl Items,
+    dir: Place,
+    mut each: impl FnMut(Result<DirEntry<'_>>) -> Result<bool>,
+) -> Result<()> {
+    in_directory(items, dir, KeyType::DIR_ITEM, |entry| each(entry.map(|(_, entry)| entry)))
 }
 
 /// The index that the next entry of `dir` gets: one above the highest, from 2.

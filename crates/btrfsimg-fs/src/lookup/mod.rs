@@ -14,7 +14,7 @@ use zerocopy::FromBytes;
 use crate::error::{Error, Result};
 use crate::tree::{self, Blocks, Cursor};
 
-pub use dir::{Entry, check_name, entries, find_entry, next_dir_index, target};
+pub use dir::{Entry, check_name, entries, entries_by_hash, find_entry, next_dir_index, target};
 pub use file::{file_extents, symlink_target, xattr, xattrs};
 pub use path::{SYMLINKS_MAX, resolve, resolve_parent};
 

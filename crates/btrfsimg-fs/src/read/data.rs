@@ -24,7 +24,7 @@ pub(super) struct Scratch {
 /// Reads segments of files in any order, with contexts and buffers that it reuses: one per thread.
 #[derive(Debug, Default)]
 pub struct SegmentReader {
-    scratch: Scratch,
+    pub(super) scratch: Scratch,
 }
 
 impl SegmentReader {
@@ -54,6 +54,11 @@ pub(super) struct Owner {
 impl Owner {
     pub(super) fn of(info: &Info) -> Owner {
         Owner { place: info.place, has_csums: Filesystem::has_csums(info) }
+    }
+
+    /// The same, with checksums left aside.
+    pub(super) fn unchecked(info: &Info) -> Owner {
+        Owner { place: info.place, has_csums: false }
     }
 }
 

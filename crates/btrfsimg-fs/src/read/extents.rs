@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use btrfsimg_compress::{Algorithm, MAX_CHUNK};
 use btrfsimg_ondisk::{
     COMPRESSION_LZO, COMPRESSION_NONE, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FileExtent, FileExtentKind,
-    FileExtentRange, Logical, inode_flags,
+    FileExtentRange, KeyType, Logical, inode_flags,
 };
 
-use super::{Filesystem, Info};
+use super::{Filesystem, Info, Loss};
 use crate::error::{Error, Result};
-use crate::lookup::{self, Place};
+use crate::lookup::{self, Items as _, Place};
 
 /// A part of a file that is read in one way.
 #[derive(Clone, Debug)]
@@ -71,6 +71,8 @@ pub struct Segments {
     ready: VecDeque<Segment>,
     /// Where the next lookup starts.
     next: u64,
+    /// Goes on behind what cannot be read, which is here until it is taken.
+    losses: Option<Vec<Loss>>,
 }
 
 impl Segments {
@@ -81,7 +83,23 @@ impl Segments {
 
     /// The segments of its bytes in `from..to`.
     pub fn between(info: &Info, from: u64, to: u64) -> Segments {
-        Segments { place: info.place, size: to.min(info.size()), ready: VecDeque::new(), next: from }
+        Segments {
+            place: info.place,
+            size: to.min(info.size()),
+            ready: VecDeque::new(),
+            next: from,
+            losses: None,
+        }
+    }
+
+    /// The segments of a broken file: what cannot be read of it is a hole, and a loss.
+    pub fn salvage(info: &Info) -> Segments {
+        Segments { losses: Some(Vec::new()), ..Segments::new(info) }
+    }
+
+    /// The losses met since the last call.
+    pub fn take_losses(&mut self) -> Vec<Loss> {
+        self.losses.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// The next segment.
@@ -90,7 +108,13 @@ impl Segments {
     /// `Corrupt` where an extent breaks a rule that reading relies on; `Io`.
     pub fn next(&mut self, fs: &Filesystem) -> Result<Option<Segment>> {
         if self.ready.is_empty() && self.next < self.size {
-            self.fill(fs)?;
+            match self.losses.take() {
+                None => self.fill(fs)?,
+                Some(mut losses) => {
+                    self.fill_from_broken(fs, &mut losses);
+                    self.losses = Some(losses);
+                }
+            }
         }
         Ok(self.ready.pop_front())
     }
@@ -123,6 +147,59 @@ impl Segments {
             *next = size;
         }
         Ok(())
+    }
+}
+
+impl Segments {
+    /// All segments at once, with holes where items cannot be read.
+    fn fill_from_broken(&mut self, fs: &Filesystem, losses: &mut Vec<Loss>) {
+        let (place, size) = (self.place, self.size);
+        let sectorsize = fs.store().ctx().sectorsize;
+        let lost = |range, error| Loss { range, error, kept: false };
+        let mut open_fault = None;
+        let (first, last) = place.keys(KeyType::EXTENT_DATA);
+        let walked = fs.walk(place.tree, &first, &last, &mut |item| {
+            let found = item.and_then(|item| {
+                let extent = FileExtent::parse(item.data);
+                let start = item.key.offset;
+                Ok((start, extent.map_err(|v| fault(place, start, v.rule.0, v.reason.to_string()))?))
+            });
+            let (start, extent) = match found {
+                Ok(found) => found,
+                Err(e) => {
+                    open_fault.get_or_insert(e);
+                    return Ok(true);
+                }
+            };
+            let from = start.max(self.next);
+            let end = start.saturating_add(extent.covers(sectorsize)).min(size);
+            if from >= end {
+                return Ok(start < size);
+            }
+            if from > self.next {
+                // What lies before it was a hole, if no item was lost.
+                losses.extend(open_fault.take().map(|e| lost(self.next..from, e)));
+                self.push(SegmentKind::Hole, from);
+            }
+            match segment(place, start, from..end, &extent) {
+                Ok(found) => self.push(found.kind, end),
+                Err(e) => {
+                    losses.push(lost(from..end, e));
+                    self.push(SegmentKind::Hole, end);
+                }
+            }
+            Ok(self.next < size)
+        });
+        let fault = open_fault.or(walked.err());
+        losses.extend(fault.map(|e| lost(self.next..size, e)));
+        if self.next < size {
+            self.push(SegmentKind::Hole, size);
+        }
+    }
+
+    fn push(&mut self, kind: SegmentKind, end: u64) {
+        self.ready.push_back(Segment { offset: self.next, len: end - self.next, kind });
+        self.next = end;
     }
 }
 

@@ -10,6 +10,7 @@ mod data;
 mod extents;
 mod file;
 mod info;
+mod salvage;
 mod stream;
 mod view;
 
@@ -28,6 +29,7 @@ pub use data::SegmentReader;
 pub use extents::{Segment, SegmentKind, Segments};
 pub use file::{FileReader, Part};
 pub use info::{COMPRESSION_XATTR, Info};
+pub use salvage::Loss;
 pub use stream::{Piece, stream_file};
 
 /// A file system opened for reading.

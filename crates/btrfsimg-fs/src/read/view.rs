@@ -10,6 +10,7 @@ use super::Filesystem;
 use crate::block_store::child_expectation;
 use crate::error::{Error, Result};
 use crate::lookup::Items;
+use crate::tree::TreeRoot;
 
 /// A block as far as it can be read.
 enum Page {
@@ -76,6 +77,11 @@ impl Filesystem {
             return self.framed(logical, expect).map(|b| Page::Damaged(logical, b)).ok_or(fault);
         }
         Err(fault)
+    }
+
+    /// The root block of a tree, a leaf as far as it can be read: only whether it can.
+    pub(super) fn page_of(&self, root: &TreeRoot) -> Result<()> {
+        self.page(root.logical, &root.expectation()).map(drop)
     }
 
     /// The first copy with a sound frame.

@@ -33,6 +33,7 @@ Examples:
   btrfsimg cp -a --compress zstd:9 ./site out.img:/data/
   btrfsimg cp -a out.img:/. ./all
   btrfsimg cp out.img:/boot/vmlinuz -
+  btrfsimg cp -r --salvage broken.img:/ ./rescued
   btrfsimg cp -i out.img :/a :/b ./dir"
 )]
 pub(crate) struct Args {
@@ -58,6 +59,9 @@ pub(crate) struct Args {
     /// Keep setuid and setgid bits outside an image, without -a as root
     #[arg(long)]
     setuid: bool,
+    /// Copy out of a broken image what can be read: damaged bytes are copied or left as zeros, and listed
+    #[arg(long)]
+    salvage: bool,
     /// What to copy, and last where to; one side is IMAGE:/path
     #[arg(required = true, num_args = 2.., value_name = "PATH")]
     words: Vec<OsString>,
@@ -101,6 +105,9 @@ impl Args {
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let words = args.words(&args.image)?;
+    if args.salvage && words.inside.is_empty() {
+        return Err(usage("--salvage copies out of an image: the source must be IMAGE:/path"));
+    }
     match (words.to, words.inside.is_empty(), words.outside.is_empty()) {
         (Word::Host(to), false, true) => out::copy_out(args, ui, &words.inside, &to),
         (Word::Host(_), false, false) => {

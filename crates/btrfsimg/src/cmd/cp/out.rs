@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -28,15 +29,35 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
         return Err(usage(format!("{}: not a directory, and there are several sources", to.display())));
     }
     let left_out = LeftOutCounts::default();
-    args.image.for_each(from, ui, |image, address| {
+    let open = |image: &Path| match args.salvage {
+        true => args.image.salvage(image, ui),
+        false => args.image.open(image, ui),
+    };
+    args.image.for_each_opened(from, ui, open, |image, address| {
         let target = Target::new(image, address, to, to_is_dir, args)?;
         let report = |report: Report<'_>| match report {
+            Report::Failed { path, error } if args.salvage => {
+                ui.fail(&format!("{}: {error}", in_image(address, path)), crate::exit::FAILED);
+            }
             Report::Failed { path, error } => ui.fail_at(&in_image(address, path), &error),
+            Report::Damaged { path, loss } => {
+                let what = if loss.kept { "copied as found" } else { "left as zeros" };
+                let Range { start, end } = loss.range;
+                let message = format!("bytes {start} to {end} {what}: {}", loss.error);
+                ui.fail(&format!("{}: {message}", in_image(address, path)), crate::exit::FAILED);
+            }
+            Report::Nameless { path, place } => {
+                let message = format!("inode {} of subvolume {} has no name any more", place.ino, place.tree);
+                ui.fail(
+                    &format!("{}: {message}; copied to here", in_image(address, path)),
+                    crate::exit::FAILED,
+                );
+            }
             Report::LeftOut { path, what, reason } => {
                 left_out.add(ui, what, &format!("{}: {reason}", in_image(address, path)));
             }
         };
-        export::copy_out(
+        let copied = export::copy_out(
             &image.fs,
             target.place,
             &address.path,
@@ -44,6 +65,13 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
             options(args, &address.image),
             &report,
         )?;
+        if args.salvage {
+            let export::Summary { directories, files, others, failed, damaged, .. } = copied;
+            ui.note(&format!(
+                "{address}: {files} files, {directories} directories, {others} others copied; \
+                 {damaged} of them damaged or without a name; {failed} failures"
+            ));
+        }
         Ok(())
     })?;
     left_out.sum_up(ui);
@@ -61,6 +89,7 @@ fn options(args: &Args, image: &Path) -> Options {
         hard_links: args.archive,
         devices: args.devices || root_keeps_all,
         setuid: args.setuid || root_keeps_all,
+        salvage: args.salvage,
         workers: workers(),
         image: std::fs::metadata(image).ok().map(|m| (m.dev(), m.ino())),
     }
