@@ -1,6 +1,7 @@
 //! Tasks of the workspace that are no part of the product: `cargo xtask --help`.
 
 mod accept;
+mod crash;
 mod docs;
 mod images;
 mod measure;
@@ -29,6 +30,8 @@ enum Task {
     Accept(accept::Options),
     /// Time image making against mkfs.btrfs, the kernel and others, side by side on a tmpfs
     Speed(speed::Options),
+    /// Cut the power and fail at every place of commits, and look at what is left
+    Crash(crash::Options),
     /// Fill a directory with everything a tree can hold
     OddTree {
         /// The directory, absent or empty
@@ -45,6 +48,7 @@ fn main() -> Result<()> {
         Task::Docs => docs::run(),
         Task::Accept(options) => accept::run(&options),
         Task::Speed(options) => speed::run(&options),
+        Task::Crash(options) => crash::run(&options),
         Task::OddTree { dir, many } => {
             btrfsimg_testkit::OddTree { many, ..Default::default() }.build(&dir).map(drop)
         }

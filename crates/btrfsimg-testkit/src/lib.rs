@@ -5,11 +5,13 @@
 //! - [`btrfs_progs`]: `mkfs.btrfs`, `btrfs check`, `dump-tree`, `scrub` and `restore`.
 //! - [`treediff`]: are two host trees equal?
 //! - [`oddtree`]: a host tree that holds everything a tree can hold.
+//! - [`crash`]: devices that lose power or fail at any write, and what an image is afterwards.
 //!
-//! **Architecture Invariant:** nothing here uses the code it judges; btrfs is known here only through the
-//! kernel and btrfs-progs.
+//! **Architecture Invariant:** no judge uses the code it judges: btrfs is known here only through the kernel and
+//! btrfs-progs. What drives the library ([`crash`]) ends at those judges too.
 
 pub mod btrfs_progs;
+pub mod crash;
 pub mod kernel_log;
 pub mod loop_device;
 pub mod mount;

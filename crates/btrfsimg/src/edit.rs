@@ -249,8 +249,13 @@ impl Edits<'_> {
         assumed_size: Option<u64>,
         change: &mut Change<'_>,
     ) -> Result<u64> {
-        let options =
-            VolumeOptions { grow: assumed_size.is_none(), no_sync: true, dry_run: true, assumed_size };
+        let options = VolumeOptions {
+            grow: assumed_size.is_none(),
+            no_sync: true,
+            dry_run: true,
+            assumed_size,
+            ..VolumeOptions::default()
+        };
         let mut volume = Volume::open(Arc::new(OverlayDevice::new(device.clone())?), options)?;
         let mut tx = volume.begin(self.now)?;
         self.make(&mut tx, change)?;

@@ -6,9 +6,9 @@ use btrfsimg_ondisk::{
     BackRef, FileExtent, Key, KeyPtr, KeyType, Logical, TreeBlock, header_flags, objectid,
 };
 
+use super::Transaction;
 use super::refs::ExtentKind;
 use super::space::SpaceKind;
-use super::{DIRTY_BUDGET, Transaction};
 use crate::block_store::child_expectation;
 use crate::error::{Error, Result};
 use crate::tree::Blocks;
@@ -255,7 +255,7 @@ impl Transaction<'_> {
     /// Writes the oldest changed leaves to their place when too many are in memory. They stay this transaction's:
     /// no committed superblock reaches them, and they may be changed and written there again.
     pub(super) fn spill(&mut self) -> Result<()> {
-        let budget = DIRTY_BUDGET / self.nodesize() as usize;
+        let budget = self.volume.dirty_budget / self.nodesize() as usize;
         if self.dirty.len() <= budget {
             return Ok(());
         }

@@ -38,8 +38,6 @@ use crate::tree::{Blocks, TreeRoot, root_item};
 use refs::{DelayedRefs, ExtentKind};
 use space::Space;
 
-/// Bytes of changed blocks kept in memory before the oldest are written to their place.
-const DIRTY_BUDGET: usize = 32 << 20;
 /// Extents with gathered references before they are written to the extent tree.
 const DELAYED_REFS_MAX: usize = 32 << 10;
 

@@ -24,6 +24,8 @@ const WRITABLE: u64 = incompat::MIXED_BACKREF
     | incompat::SKINNY_METADATA
     | incompat::NO_HOLES
     | incompat::METADATA_UUID;
+/// Bytes of changed blocks kept in memory before the oldest are written to their place.
+const DIRTY_BUDGET: usize = 32 << 20;
 /// Superblock flags of a normal state: written, or with a noted error.
 const NORMAL_FLAGS: u64 = 1 | 4;
 
@@ -38,6 +40,8 @@ pub struct VolumeOptions {
     pub dry_run: bool,
     /// With `dry_run`: as if the device had this many bytes.
     pub assumed_size: Option<u64>,
+    /// Bytes of changed blocks kept in memory before the oldest are written to their place; 32 MiB when not given.
+    pub dirty_budget: Option<usize>,
 }
 
 /// A file system that is open for writing. One transaction at a time.
@@ -47,6 +51,8 @@ pub struct Volume {
     pub(super) policy: ChunkPolicy,
     pub(super) sync: bool,
     pub(super) dry_run: bool,
+    /// Bytes of changed blocks kept in memory.
+    pub(super) dirty_budget: usize,
     pub(super) poisoned: bool,
 }
 
@@ -94,6 +100,7 @@ impl Volume {
             policy,
             sync: !options.no_sync,
             dry_run: options.dry_run,
+            dirty_budget: options.dirty_budget.unwrap_or(DIRTY_BUDGET),
             poisoned: false,
         })
     }
@@ -110,6 +117,7 @@ impl Volume {
             policy: ChunkPolicy::Growing,
             sync: !options.no_sync,
             dry_run: options.dry_run,
+            dirty_budget: options.dirty_budget.unwrap_or(DIRTY_BUDGET),
             poisoned: false,
         })
     }

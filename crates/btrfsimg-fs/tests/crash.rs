@@ -1,0 +1,40 @@
+//! Power cuts and failing devices: the image is what it was or what it was to become, whole.
+
+#![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
+
+use btrfsimg_testkit::crash::trial::{Plan, cut_everywhere, fail_everywhere};
+use btrfsimg_testkit::crash::workload::{Workload, full_image, tree_copied_in, tree_removed};
+
+/// Every place of `workload`, and what must have happened for the test to be one.
+fn cut(workload: &Workload) {
+    let plan = Plan { seed: 1, random: 1, random_every: 4, samples: 3 };
+    let tried = cut_everywhere(workload, &plan).unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(tried.after > 0 && tried.after < tried.images, "{tried:?}");
+}
+
+fn fail(workload: &Workload) {
+    let changes = fail_everywhere(workload, 8).unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(changes > 8, "{changes}");
+}
+
+#[test]
+fn power_cuts_while_a_tree_is_copied_in() {
+    cut(&tree_copied_in(1).unwrap());
+}
+
+#[test]
+fn power_cuts_while_a_tree_is_removed() {
+    cut(&tree_removed(1).unwrap());
+}
+
+#[test]
+fn power_cuts_while_an_image_is_full() {
+    cut(&full_image().unwrap());
+}
+
+#[test]
+fn failing_writes_and_syncs() {
+    fail(&tree_copied_in(1).unwrap());
+    fail(&tree_removed(1).unwrap());
+    fail(&full_image().unwrap());
+}

@@ -1,0 +1,43 @@
+//! Power cuts and failing devices at every place of larger workloads.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use btrfsimg_testkit::crash::trial::{Plan, cut_everywhere, fail_everywhere};
+use btrfsimg_testkit::crash::workload;
+
+/// Options of `cargo xtask crash`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// How many times as large as in the tests the workloads are
+    #[arg(long, default_value_t = 3)]
+    scale: usize,
+    /// Images of each random kind at each cut
+    #[arg(long, default_value_t = 3)]
+    random: usize,
+    /// Images of each workload that the kernel and btrfs-progs judge
+    #[arg(long, default_value_t = 40)]
+    samples: usize,
+    /// Where all that is random comes from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// One line for each workload; the first fault ends it.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let Options { scale, random, samples, seed } = *options;
+    let plan = Plan { seed, random, random_every: 1, samples };
+    println!("| workload | cuts | images | judged by the kernel | failures | s |");
+    println!("|---|---|---|---|---|---|");
+    for workload in workload::all(scale)? {
+        let start = Instant::now();
+        let tried = cut_everywhere(&workload, &plan)?;
+        let failures = fail_everywhere(&workload, 1)?;
+        let (name, seconds) = (workload.name, start.elapsed().as_secs());
+        println!(
+            "| {name} | {} | {} | {} | {failures} | {seconds} |",
+            tried.cuts, tried.images, tried.samples
+        );
+    }
+    Ok(())
+}
