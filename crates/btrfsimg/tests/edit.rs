@@ -99,15 +99,36 @@ fn edit(lab: &Lab, line: &str) {
 /// What the kernel says of each image with a cache of free space of version 1.
 const DEPRECATED: &str = "space cache v1 is being deprecated";
 
+/// Who makes an empty image.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Maker {
+    Progs,
+    Ours,
+}
+
+impl Maker {
+    fn make(self, image: &Path, args: &[&str]) {
+        match self {
+            Maker::Progs => btrfs_progs::mkfs(image, 512 << 20, args).unwrap(),
+            Maker::Ours => {
+                let head = ["mkfs", "-q", "-b", "512M", image.to_str().unwrap()];
+                let ran = run(&[&head, args].concat()).expect(0);
+                assert_eq!(ran.stderr, "");
+                assert_checks_clean(image, "mkfs");
+            }
+        }
+    }
+}
+
 /// As [`Lab::kernel_made`], whatever the kernel says of the first version of the cache of free space.
-fn kernel_made(mkfs_args: &[&str], options: &str, prepare: &str) -> Option<Lab> {
+fn kernel_made(maker: Maker, mkfs_args: &[&str], options: &str, prepare: &str) -> Option<Lab> {
     let oracle = Oracle::new();
     if !oracle.has_progs() || !oracle.has_kernel() {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("k.img");
-    btrfs_progs::mkfs(&image, 512 << 20, mkfs_args).unwrap();
+    maker.make(&image, mkfs_args);
     let mount = oracle.mount(&image, options).unwrap()?;
     sh(mount.path(), FILL);
     sh(mount.path(), prepare);
@@ -118,7 +139,11 @@ fn kernel_made(mkfs_args: &[&str], options: &str, prepare: &str) -> Option<Lab> 
 
 /// What the kernel made with `mkfs_args` and `options`, changed by `prepare` on the mount, then edited.
 fn edited(mkfs_args: &[&str], options: &str, prepare: &str) {
-    let Some(lab) = kernel_made(mkfs_args, options, prepare) else { return };
+    edited_from(Maker::Progs, mkfs_args, options, prepare);
+}
+
+fn edited_from(maker: Maker, mkfs_args: &[&str], options: &str, prepare: &str) {
+    let Some(lab) = kernel_made(maker, mkfs_args, options, prepare) else { return };
     make_source(&lab.host("src"));
     let model = lab.host("model");
     fs::create_dir(&model).unwrap();
@@ -135,7 +160,7 @@ fn edited(mkfs_args: &[&str], options: &str, prepare: &str) {
     let judge = JudgeOptions { source: Some(&model), diff, ..JudgeOptions::default() };
     let mut judgement = oracle.judge_with(&lab.image, &judge).unwrap();
     judgement.faults.retain(|fault| !fault.contains(DEPRECATED));
-    assert!(judgement.is_ok(), "{mkfs_args:?} {options} {prepare}: {judgement}");
+    assert!(judgement.is_ok(), "{maker:?} {mkfs_args:?} {options} {prepare}: {judgement}");
 }
 
 #[test]
@@ -166,6 +191,69 @@ fn free_space_without_a_tree() {
 #[test]
 fn fat_references_to_tree_blocks() {
     edited(&["-O", "^skinny-metadata"], "rw", "true");
+}
+
+#[test]
+fn mixed_block_groups_and_explicit_holes() {
+    let features = "^no-holes,^skinny-metadata,^extref";
+    edited(&["-M", "-O", "^no-holes", "-R", "^free-space-tree"], "rw,space_cache=v1", "true");
+    edited_from(Maker::Ours, &["-M", "-O", features, "--csum", "xxhash"], "rw,compress=zstd", "true");
+}
+
+#[test]
+fn a_tree_of_block_groups() {
+    edited_from(Maker::Ours, &["-O", "block-group-tree"], "rw", "true");
+}
+
+/// Edits of an image that is empty at first, and that no kernel here mounts.
+const EDITS_UNMOUNTED: &[(&str, &str)] = &[
+    ("cp -a SRC/tree IMG:/a", "cp -a SRC/tree a"),
+    ("mkdir IMG:/zlib IMG:/lzo IMG:/zstd", "mkdir zlib lzo zstd"),
+    ("prop set IMG:/zlib compression zlib", "true"),
+    ("prop set IMG:/lzo compression lzo", "true"),
+    ("prop set IMG:/zstd compression zstd:9", "true"),
+    ("cp -r SRC/tree IMG:/lzo/", "cp -r SRC/tree lzo/"),
+    ("cp SRC/big SRC/file IMG:/zlib/", "cp SRC/big SRC/file zlib/"),
+    ("cp -r SRC/tree IMG:/zstd/", "cp -r SRC/tree zstd/"),
+    ("cp SRC/big IMG:/a/x/f1", "cp SRC/big a/x/f1"),
+    ("cp SRC/file IMG:/zstd/tree/big", "cp SRC/file zstd/tree/big"),
+    ("rm -r IMG:/lzo IMG:/a/sub", "rm -r lzo a/sub"),
+    ("cp -r SRC/tree IMG:/b", "cp -r SRC/tree b"),
+    ("rm IMG:/b/holes IMG:/zlib/big", "rm b/holes zlib/big"),
+];
+
+/// Sectors larger than the pages of this machine: btrfs-progs are the judge.
+#[test]
+fn sectors_that_no_kernel_here_mounts() {
+    if !Oracle::new().has_progs() {
+        return;
+    }
+    for (maker, args) in [
+        (Maker::Progs, &["-s", "8k", "-n", "16k"][..]),
+        (Maker::Progs, &["-s", "16k", "-n", "16k", "-M", "-O", "^no-holes"]),
+        (Maker::Progs, &["-s", "64k", "-n", "64k", "--csum", "sha256"]),
+        (Maker::Ours, &["-s", "64k", "-O", "^no-holes,^skinny-metadata"]),
+        (Maker::Ours, &["-s", "16k", "-n", "32k", "-O", "^free-space-tree"]),
+        (Maker::Ours, &["-s", "8k", "-M"]),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let lab = Lab { image: dir.path().join("s.img"), dir };
+        maker.make(&lab.image, args);
+        make_source(&lab.host("src"));
+        let (source, model) = (lab.host("src").display().to_string(), lab.host("model"));
+        fs::create_dir(&model).unwrap();
+        for (ours, theirs) in EDITS_UNMOUNTED {
+            edit(&lab, ours);
+            sh(&model, &format!("umask 022; {}", theirs.replace("SRC", &source)));
+        }
+        let restored = lab.host("restored");
+        fs::create_dir(&restored).unwrap();
+        btrfs_progs::restore(&lab.image, &restored).unwrap();
+        let compare = format!("diff -r --no-dereference -x fifo . {}", restored.display());
+        assert_eq!(sh(&model, &compare), "", "{maker:?} {args:?}");
+        let verify = run(&["verify", "--data", lab.image.to_str().unwrap()]);
+        assert_eq!(verify.code, 0, "{maker:?} {args:?}: {}{}", verify.text(), verify.stderr);
+    }
 }
 
 #[test]

@@ -9,8 +9,9 @@ use super::worker::Done;
 use super::{Failure, Importer, Pending, Report, own_property};
 use crate::error::Result;
 use crate::lookup::Place;
+use crate::txn::ItemBatch;
 use crate::write::create::push_symlink;
-use crate::write::data::{Placement, place, push_extents};
+use crate::write::data::{Placement, place, push_extents, push_hole};
 use crate::write::encode::{EncodedData, EncodedExtent};
 use crate::write::inode::{COMPRESSION_XATTR, Xattr, push_inode, push_xattrs, xattr_fits};
 use crate::write::names;
@@ -25,6 +26,8 @@ pub(super) struct Current {
     inode: InodeItem,
     nbytes: u64,
     /// How far its pieces have come.
+    arrived: u64,
+    /// Where its last extent ends.
     covered: u64,
     /// Where its bytes ended, if before its size.
     short: Option<u64>,
@@ -129,7 +132,10 @@ impl Importer<'_, '_> {
         if node.role == Role::Replace {
             let mut inode = self.start_replacing(node, &xattrs, size)?;
             let mut items = std::mem::take(&mut self.items);
-            let nbytes = self.push_file_extents(&mut items, node, &inode, data, placement, extents)?;
+            let mut covered = 0;
+            let nbytes =
+                self.push_file_extents(&mut items, node, &inode, data, placement, extents, &mut covered)?;
+            self.push_hole(&mut items, node.ino, covered..size);
             self.items = items;
             self.flush_items()?;
             inode.nbytes = nbytes.into();
@@ -140,7 +146,11 @@ impl Importer<'_, '_> {
         let mut after = std::mem::take(&mut self.items);
         let at = after.len();
         self.push_first_items_into(&mut after, node, &inode, &xattrs);
-        inode.nbytes = self.push_file_extents(&mut after, node, &inode, data, placement, extents)?.into();
+        let mut covered = 0;
+        let nbytes =
+            self.push_file_extents(&mut after, node, &inode, data, placement, extents, &mut covered)?;
+        inode.nbytes = nbytes.into();
+        self.push_hole(&mut after, node.ino, covered..size);
         after.replace_data(at, inode.as_bytes());
         self.items = after;
         Ok(())
@@ -148,12 +158,13 @@ impl Importer<'_, '_> {
 
     fn push_file_extents(
         &mut self,
-        items: &mut crate::txn::ItemBatch,
+        items: &mut ItemBatch,
         node: &Node,
         inode: &InodeItem,
         data: &EncodedData,
         placement: &Placement,
         extents: &[EncodedExtent],
+        covered: &mut u64,
     ) -> Result<u64> {
         for algorithm in Algorithm::ALL {
             if extents.iter().any(|e| e.compression == algorithm.code()) {
@@ -161,7 +172,22 @@ impl Importer<'_, '_> {
             }
         }
         let owner = crate::write::data::Owner { tree: self.tree, ino: node.ino, flags: inode.flags.get() };
-        push_extents(self.tx, items, &owner, data, placement, extents)
+        let mut nbytes = 0;
+        for run in extents.chunk_by(|a, b| a.file_offset + a.num_bytes == b.file_offset) {
+            self.push_hole(items, node.ino, *covered..run[0].file_offset);
+            nbytes += push_extents(self.tx, items, &owner, data, placement, run)?;
+            *covered = run.last().map_or(*covered, |e| e.file_offset + e.num_bytes);
+        }
+        Ok(nbytes)
+    }
+
+    /// The item of a hole, where the image needs one: over the sectors that `range` begins.
+    fn push_hole(&self, items: &mut ItemBatch, ino: u64, range: std::ops::Range<u64>) {
+        let sectorsize = u64::from(self.tx.sectorsize());
+        let range = range.start.next_multiple_of(sectorsize)..range.end.next_multiple_of(sectorsize);
+        if !self.tx.no_holes() && !range.is_empty() {
+            push_hole(items, ino, self.tx.transid(), range);
+        }
     }
 
     fn emit_symlink(&mut self, node: &Node, target: &[u8], xattrs: Vec<Xattr>) -> Result<()> {
@@ -240,13 +266,7 @@ impl Importer<'_, '_> {
         self.items = items;
     }
 
-    fn push_first_items_into(
-        &self,
-        items: &mut crate::txn::ItemBatch,
-        node: &Node,
-        inode: &InodeItem,
-        xattrs: &[Xattr],
-    ) {
+    fn push_first_items_into(&self, items: &mut ItemBatch, node: &Node, inode: &InodeItem, xattrs: &[Xattr]) {
         let name = self.names.get(&node.ino).map_or(node.name.as_bytes(), Vec::as_slice);
         push_inode(items, node.ino, inode, node.parent, node.index, name);
         push_xattrs(items, node.ino, self.tx.transid(), xattrs);
@@ -260,7 +280,7 @@ impl Importer<'_, '_> {
             self.push_first_items(&node, &inode, &xattrs);
             inode
         };
-        Ok(Current { node, inode, nbytes: 0, covered: 0, short: None, failed: None })
+        Ok(Current { node, inode, nbytes: 0, arrived: 0, covered: 0, short: None, failed: None })
     }
 
     fn add_piece(&mut self, current: Option<&mut Current>, mut done: Done, end: u64) -> Result<()> {
@@ -276,7 +296,7 @@ impl Importer<'_, '_> {
         if current.short.is_some() || current.failed.is_some() {
             return Ok(());
         }
-        current.covered = piece.size;
+        current.arrived = piece.size;
         if piece.size < end {
             current.short = Some(piece.size);
         }
@@ -284,15 +304,21 @@ impl Importer<'_, '_> {
         self.report.bytes_stored += done.data.data.len() as u64;
         let mut items = std::mem::take(&mut self.items);
         let (node, inode) = (&current.node, &current.inode);
-        current.nbytes +=
-            self.push_file_extents(&mut items, node, inode, &done.data, &placement, &piece.extents)?;
+        current.nbytes += self.push_file_extents(
+            &mut items,
+            node,
+            inode,
+            &done.data,
+            &placement,
+            &piece.extents,
+            &mut current.covered,
+        )?;
         self.items = items;
         let _ = self.placed.try_send(done.data);
         if self.items.data_len() > ITEMS_BYTES { self.flush_items() } else { Ok(()) }
     }
 
     fn end_file(&mut self, mut current: Current) -> Result<()> {
-        self.flush_items()?;
         if let Some(reason) = current.failed {
             self.walker.fail(&current.node.relative(), &reason);
             if current.node.role == Role::New {
@@ -300,13 +326,18 @@ impl Importer<'_, '_> {
                 return Ok(());
             }
             // An old file keeps its name, and what of the new contents was there.
-            current.inode.size = current.covered.into();
+            current.inode.size = current.arrived.into();
         } else if let Some(size) = current.short {
             self.fail_short(&current.node, size);
             current.inode.size = size.into();
         }
+        let size = current.inode.size.get();
+        let mut items = std::mem::take(&mut self.items);
+        self.push_hole(&mut items, current.node.ino, current.covered..size);
+        self.items = items;
+        self.flush_items()?;
         self.report.files += 1;
-        self.report.bytes_read += current.inode.size.get();
+        self.report.bytes_read += size;
         current.inode.nbytes = current.nbytes.into();
         self.put_inode(current.node.ino, &current.inode)
     }

@@ -3,13 +3,15 @@
 //! The first transaction starts from nothing: two chunks and empty trees in memory, then a few items. What else an
 //! image holds goes in through the same transaction, and its one commit writes the first superblock.
 
+mod features;
 mod image;
 
+pub use features::Features;
 pub use image::{HostFile, ImageOptions, Made, make_image};
 
 use btrfsimg_ondisk::{
     CsumType, InodeItem, Key, KeyType, RootItem, Timespec, Uuid, block_group_flags as bg, compat_ro,
-    incompat, inode_flags, objectid, write_dir_entry, write_inode_ref,
+    inode_flags, objectid, write_dir_entry, write_inode_ref,
 };
 use zerocopy::IntoBytes;
 
@@ -40,8 +42,12 @@ const EMPTY_SIZE: u64 = 1024 * MIB;
 /// What a new file system is like.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of a tree block: a power of two from 4096 to 65536.
+    /// Bytes of a sector: a power of two from 4096 to 65536.
+    pub sectorsize: u32,
+    /// Bytes of a tree block: a power of two from the sectorsize to 65536.
     pub nodesize: u32,
+    /// Features.
+    pub features: Features,
     /// Checksum of blocks and data.
     pub csum: CsumType,
     /// At most 255 bytes, no NUL.
@@ -86,23 +92,17 @@ impl Options {
     /// The geometry that a volume for these options starts from. Draws the random UUIDs.
     ///
     /// # Errors
-    /// `Invalid` for a nodesize or label that cannot be.
+    /// `Invalid` for sizes, features or a label that cannot be.
     pub fn geometry(&self) -> Result<Geometry> {
-        if !self.nodesize.is_power_of_two() || !(4096..=65536).contains(&self.nodesize) {
-            let reason = format!("nodesize {}: must be a power of two from 4096 to 65536", self.nodesize);
-            return Err(Error::Invalid(reason));
-        }
+        self.features.check(self.sectorsize, self.nodesize)?;
         check_label(&self.label)?;
         let fsid = self.fsid.unwrap_or_else(Uuid::new_v4);
         Ok(Geometry {
-            sectorsize: 4096,
+            sectorsize: self.sectorsize,
             nodesize: self.nodesize,
             csum: self.csum,
-            incompat: incompat::MIXED_BACKREF
-                | incompat::EXTENDED_IREF
-                | incompat::SKINNY_METADATA
-                | incompat::NO_HOLES,
-            compat_ro: compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID,
+            incompat: self.features.incompat,
+            compat_ro: self.features.compat_ro,
             fsid,
             device_uuid: self.uuid(fsid, "device", 1),
             chunk_tree_uuid: self.uuid(fsid, "chunk tree", 0),
@@ -143,18 +143,26 @@ pub fn check_label(label: &[u8]) -> Result<()> {
 pub fn make(tx: &mut Transaction<'_>, options: &Options) -> Result<()> {
     let fsid = Uuid::from_bytes(tx.superblock().fsid);
     tx.superblock_mut().label[..options.label.len()].copy_from_slice(&options.label);
-    let first = MIB;
-    let second = first + SYSTEM_CHUNK;
-    tx.add_chunk(SpaceKind::System, bg::SYSTEM | bg::DUP, SYSTEM_CHUNK, &[first, second])?;
-    let metadata = second + SYSTEM_CHUNK;
     let length = METADATA_CHUNK + metadata_reserve(tx);
-    let places = [metadata, metadata + length];
-    tx.add_chunk(SpaceKind::Metadata, bg::METADATA | bg::DUP, length, &places)?;
+    if tx.is_mixed() {
+        // One copy of everything, as mkfs.btrfs has it.
+        tx.add_chunk(SpaceKind::System, bg::SYSTEM, SYSTEM_CHUNK, &[MIB])?;
+        let place = MIB + SYSTEM_CHUNK;
+        tx.add_chunk(SpaceKind::Mixed, bg::DATA | bg::METADATA, length, &[place])?;
+    } else {
+        let places = [MIB, MIB + SYSTEM_CHUNK];
+        tx.add_chunk(SpaceKind::System, bg::SYSTEM | bg::DUP, SYSTEM_CHUNK, &places)?;
+        let metadata = MIB + 2 * SYSTEM_CHUNK;
+        let places = [metadata, metadata + length];
+        tx.add_chunk(SpaceKind::Metadata, bg::METADATA | bg::DUP, length, &places)?;
+    }
 
     tx.create_tree(objectid::ROOT_TREE, None)?;
     tx.create_tree(objectid::CHUNK_TREE, None)?;
     let mut plain = vec![objectid::EXTENT_TREE, objectid::DEV_TREE, objectid::CSUM_TREE, objectid::UUID_TREE];
-    plain.push(objectid::FREE_SPACE_TREE);
+    let has = |bit| options.features.compat_ro & bit != 0;
+    plain.extend(has(compat_ro::FREE_SPACE_TREE).then_some(objectid::FREE_SPACE_TREE));
+    plain.extend(has(compat_ro::BLOCK_GROUP_TREE).then_some(objectid::BLOCK_GROUP_TREE));
     for tree in plain {
         tx.create_tree(tree, Some((root_key(tree), root_item())))?;
     }
@@ -263,9 +271,8 @@ pub fn finish_size(tx: &mut Transaction<'_>, size: Size, has_content: bool) -> R
         Size::Auto(_) => (DATA_COMFORT, METADATA_COMFORT_NODES),
         Size::Min | Size::Exact(_) => (DATA_RESERVE, METADATA_RESERVE_NODES),
     };
-    tx.settle_spare(SpaceKind::Data, data)?;
     let reserve = nodes * u64::from(tx.nodesize()) + global_reserve(tx);
-    tx.settle_spare(SpaceKind::Metadata, reserve)?;
+    tx.settle_spares(data, reserve)?;
     let allocated = MIB + tx.device_bytes_used();
     let wanted = match size {
         Size::Auto(_) if !has_content => EMPTY_SIZE,

@@ -84,10 +84,11 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Type and profile of the newest chunk of `kind`; data that has none yet is SINGLE, metadata DUP.
+    /// Type and profile of the newest chunk of `kind`; data that have none yet are SINGLE, metadata DUP.
     fn profile_of(&self, kind: SpaceKind) -> u64 {
-        let newest = self.volume.store.chunks().iter().rev().find(|c| c.flags & kind.flag() != 0);
-        newest.map_or(kind.flag() | if kind == SpaceKind::Data { 0 } else { bg::DUP }, |c| c.flags)
+        let newest = self.volume.store.chunks().iter().rev().find(|c| kind.is_served_by(c.flags));
+        let copies = if matches!(kind, SpaceKind::Data | SpaceKind::Mixed) { 0 } else { bg::DUP };
+        newest.map_or(kind.flag() | copies, |c| c.flags)
     }
 
     fn chunk_length(&self, kind: SpaceKind) -> u64 {
@@ -95,12 +96,12 @@ impl Transaction<'_> {
         match (self.volume.policy, kind) {
             (_, SpaceKind::System) => 4 * MIB,
             (ChunkPolicy::Existing { total_bytes, grow: false }, kind) => {
-                let cap = if kind == SpaceKind::Data { 1024 * MIB } else { 256 * MIB };
+                let cap = if kind == SpaceKind::Metadata { 256 * MIB } else { 1024 * MIB };
                 align((total_bytes / 10).min(cap)).max(MIB)
             }
             (ChunkPolicy::Growing | ChunkPolicy::Existing { grow: true, .. }, kind) => {
                 let chunks = self.volume.store.chunks();
-                let total: u64 = chunks.iter().filter(|c| c.flags & kind.flag() != 0).map(|c| c.length).sum();
+                let total: u64 = chunks.iter().filter(|c| kind.is_served_by(c.flags)).map(|c| c.length).sum();
                 align((total / 8).clamp(16 * MIB, 1024 * MIB))
             }
         }
@@ -151,8 +152,7 @@ impl Transaction<'_> {
     /// As a commit.
     pub fn needed_size(mut self) -> Result<u64> {
         self.flush_refs()?;
-        self.settle_spare(SpaceKind::Data, 0)?;
-        self.settle_spare(SpaceKind::Metadata, MIB)?;
+        self.settle_spares(0, MIB)?;
         self.settle()?;
         Ok(self.device_extents_end().max(self.superblock.dev_item.total_bytes.get()))
     }
@@ -302,11 +302,20 @@ impl Transaction<'_> {
         Ok(!stale.is_empty())
     }
 
+    /// Makes the free space for data and for metadata about so many bytes.
+    pub(crate) fn settle_spares(&mut self, data: u64, metadata: u64) -> Result<()> {
+        if self.is_mixed() {
+            return self.settle_spare(SpaceKind::Mixed, data + metadata);
+        }
+        self.settle_spare(SpaceKind::Data, data)?;
+        self.settle_spare(SpaceKind::Metadata, metadata)
+    }
+
     /// Makes the free space of `kind` about `spare` bytes: adds a chunk where there is less, and shortens the last new
     /// chunk where there is more.
-    pub(crate) fn settle_spare(&mut self, kind: SpaceKind, spare: u64) -> Result<()> {
+    fn settle_spare(&mut self, kind: SpaceKind, spare: u64) -> Result<()> {
         let available = |tx: &Self| -> u64 {
-            let groups = tx.space.groups().filter(|g| g.flags & kind.flag() != 0);
+            let groups = tx.space.groups().filter(|g| kind.is_served_by(g.flags));
             groups.map(|g| g.free.available.total()).sum()
         };
         let have = available(self);

@@ -133,8 +133,8 @@ impl<'v> Transaction<'v> {
     /// # Errors
     /// `Corrupt`, `Io`.
     pub fn alloc_data_in_place(&mut self, len: u64) -> Result<Option<Logical>> {
-        let sectorsize = u64::from(self.sectorsize());
-        self.space.alloc(&self.volume.store, SpaceKind::Data, len, sectorsize)
+        let (kind, sectorsize) = (self.kind_here(SpaceKind::Data), u64::from(self.sectorsize()));
+        self.space.alloc(&self.volume.store, kind, len, sectorsize)
     }
 
     /// Writes data to every copy of an allocated range.
@@ -170,7 +170,17 @@ impl<'v> Transaction<'v> {
         Ok(())
     }
 
+    /// Whether data and metadata share block groups.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.superblock.has_incompat(incompat::MIXED_GROUPS)
+    }
+
+    fn kind_here(&self, kind: SpaceKind) -> SpaceKind {
+        if self.is_mixed() && kind != SpaceKind::System { SpaceKind::Mixed } else { kind }
+    }
+
     fn alloc(&mut self, kind: SpaceKind, len: u64, align: u64) -> Result<Logical> {
+        let kind = self.kind_here(kind);
         loop {
             if let Some(at) = self.space.alloc(&self.volume.store, kind, len, align)? {
                 return Ok(at);

@@ -19,16 +19,24 @@ pub enum SpaceKind {
     Metadata,
     /// The chunk tree.
     System,
+    /// File data and trees alike, where the file system mixes them.
+    Mixed,
 }
 
 impl SpaceKind {
-    /// Its bit in block group flags.
+    /// Its bits in block group flags.
     pub fn flag(self) -> u64 {
         match self {
             SpaceKind::Data => bg::DATA,
             SpaceKind::Metadata => bg::METADATA,
             SpaceKind::System => bg::SYSTEM,
+            SpaceKind::Mixed => bg::DATA | bg::METADATA,
         }
+    }
+
+    /// Whether a block group or chunk with these flags is of this kind.
+    pub(super) fn is_served_by(self, flags: u64) -> bool {
+        flags & self.flag() == self.flag()
     }
 }
 
@@ -216,5 +224,5 @@ impl Space {
 
 /// The chunks that may serve `kind`, newest first.
 fn candidates(store: &BlockStore, kind: SpaceKind) -> Vec<u64> {
-    store.chunks().iter().rev().filter(|c| c.flags & kind.flag() != 0).map(|c| c.start.0).collect()
+    store.chunks().iter().rev().filter(|c| kind.is_served_by(c.flags)).map(|c| c.start.0).collect()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use btrfsimg_ondisk::{
     COMPAT_RO_KNOWN, CsumType, DevItem, Key, KeyType, SUPERBLOCK_OFFSETS, Superblock, Timespec, Uuid,
-    compat_ro_names, incompat, incompat_names, objectid,
+    compat_ro, compat_ro_names, incompat, incompat_names, objectid,
 };
 
 use super::chunks::ChunkPolicy;
@@ -17,6 +17,7 @@ use crate::tree::{Blocks, Cursor, lookup, required_root};
 /// Incompat features that are kept exact when writing.
 const WRITABLE: u64 = incompat::MIXED_BACKREF
     | incompat::DEFAULT_SUBVOL
+    | incompat::MIXED_GROUPS
     | incompat::COMPRESS_LZO
     | incompat::COMPRESS_ZSTD
     | incompat::BIG_METADATA
@@ -82,8 +83,7 @@ impl Volume {
     ///
     /// # Errors
     /// As [`BlockStore::open`], and `Unsupported` for what is not kept exact when writing: features by name, a log
-    /// to replay, an unfinished balance, mixed block groups, sectors other than 4 KiB. `Corrupt` for an image that
-    /// is shorter than its file system.
+    /// to replay, an unfinished balance. `Corrupt` for an image that is shorter than its file system.
     pub fn open(device: Arc<dyn Device>, options: VolumeOptions) -> Result<Volume> {
         let store = BlockStore::open(device)?;
         check_writable(&store)?;
@@ -167,9 +167,6 @@ fn check_writable(store: &BlockStore) -> Result<()> {
     if unknown != 0 {
         return unsupported(format!("incompatible feature {}", incompat_names(unknown).join(", ")));
     }
-    if !sb.has_incompat(incompat::NO_HOLES) {
-        return unsupported("explicit holes (without the feature NO_HOLES)".to_owned());
-    }
     let unknown = sb.compat_ro_flags.get() & !COMPAT_RO_KNOWN;
     if unknown != 0 {
         return unsupported(format!("read-only compatible feature {}", compat_ro_names(unknown).join(", ")));
@@ -184,9 +181,6 @@ fn check_writable(store: &BlockStore) -> Result<()> {
             "superblock flags 0x{:x} (seed, metadata dump, or unfinished btrfstune)",
             sb.flags
         ));
-    }
-    if sb.sectorsize.get() != 4096 {
-        return unsupported(format!("sectors of {} bytes", sb.sectorsize));
     }
     let balance = Key::new(objectid::BALANCE, KeyType::TEMPORARY_ITEM, 0);
     if lookup(store, objectid::ROOT_TREE, &balance)?.is_some() {
@@ -235,6 +229,9 @@ fn blank_superblock(g: &Geometry) -> Superblock {
     sb.csum_type = g.csum.code().into();
     sb.incompat_flags = g.incompat.into();
     sb.compat_ro_flags = g.compat_ro.into();
+    // Without a free space tree: a cache of version 1 may be made, and there is none that is valid.
+    let has_tree = g.compat_ro & compat_ro::FREE_SPACE_TREE != 0;
+    sb.cache_generation = if has_tree { 0 } else { u64::MAX }.into();
     sb.dev_item = DevItem {
         devid: 1.into(),
         io_align: g.sectorsize.into(),

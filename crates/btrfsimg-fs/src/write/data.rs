@@ -137,6 +137,19 @@ pub fn push_extents(
     Ok(nbytes)
 }
 
+/// Adds the EXTENT_DATA item of a hole: whole sectors that read as zeros. Only images without NO_HOLES need them.
+pub fn push_hole(items: &mut ItemBatch, ino: u64, transid: u64, range: Range<u64>) {
+    let num_bytes = range.end - range.start;
+    let kind = FileExtentKind::Regular(FileExtentRange {
+        disk_bytenr: 0.into(),
+        disk_num_bytes: 0.into(),
+        offset: 0.into(),
+        num_bytes: num_bytes.into(),
+    });
+    let item = FileExtent { generation: transid, ram_bytes: num_bytes, compression: 0, kind };
+    items.push_with(Key::new(ino, KeyType::EXTENT_DATA, range.start), |out| item.write(out));
+}
+
 /// Notes a data extent with its first reference and its checksums.
 fn create_extent(
     tx: &mut Transaction<'_>,

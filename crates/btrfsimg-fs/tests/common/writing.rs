@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use btrfsimg_fs::device::MemDevice;
-use btrfsimg_fs::mkfs::{Options, Size, finish_size, make};
+use btrfsimg_fs::mkfs::{Features, Options, Size, finish_size, make};
 use btrfsimg_fs::txn::{Volume, VolumeOptions};
 use btrfsimg_fs::verify;
 use btrfsimg_ondisk::{CsumType, Timespec, Uuid};
@@ -22,7 +22,9 @@ pub const SIZE: u64 = 96 << 20;
 pub fn new_file_system(nodesize: u32) -> Arc<MemDevice> {
     let device = Arc::new(MemDevice::default());
     let options = Options {
+        sectorsize: 4096,
         nodesize,
+        features: Features::default(),
         csum: CsumType::Crc32c,
         label: b"model".to_vec(),
         fsid: Some(Uuid::from_bytes([7; 16])),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use btrfsimg_compress::CompressionSpec;
 use btrfsimg_fs::import::{self, Preserve, Report, Sparse, Target, import_tree};
-use btrfsimg_fs::mkfs::{ImageOptions, Made, Options, Size, Slack, make_image};
+use btrfsimg_fs::mkfs::{Features, ImageOptions, Made, Options, Size, Slack, make_image};
 use btrfsimg_fs::write::encode::CompressionPolicy;
 use btrfsimg_ondisk::{CsumType, Uuid, uuid_from_random};
 
@@ -30,7 +30,9 @@ Examples:
   btrfsimg mkfs out.img
   btrfsimg mkfs out.img -r rootfs --compress zstd:3
   btrfsimg mkfs out.img -r rootfs --compress-force zstd:15 --size min
-  btrfsimg mkfs out.img -r rootfs --size 2G -L root -n 16k --csum xxhash")]
+  btrfsimg mkfs out.img -r rootfs --size 2G -L root -n 16k --csum xxhash
+  btrfsimg mkfs old.img -O ^no-holes,^free-space-tree
+  btrfsimg mkfs small.img -M -b 16M")]
 pub(crate) struct Args {
     /// The image: a file or a block device
     image: PathBuf,
@@ -52,9 +54,19 @@ pub(crate) struct Args {
     /// Draw the UUID from this text
     #[arg(long, conflicts_with = "uuid")]
     seed: Option<String>,
-    /// Bytes of a tree block: 4k to 64k
-    #[arg(short, long, default_value = "16k", value_parser = parse_size)]
-    nodesize: u64,
+    /// Bytes of a tree block, up to 64k [default: 16k, or the sectorsize where that is more or with -M]
+    #[arg(short, long, value_parser = parse_size)]
+    nodesize: Option<u64>,
+    /// Bytes of a sector: 4k to 64k; kernels whose pages are smaller do not mount it
+    #[arg(short, long, default_value = "4k", value_parser = parse_size)]
+    sectorsize: u64,
+    /// Features to have, or with ^ not to have: extref, skinny-metadata, no-holes, free-space-tree (these are on),
+    /// block-group-tree, mixed-bg
+    #[arg(short = 'O', long, visible_short_alias = 'R', alias = "runtime-features", value_name = "LIST")]
+    features: Vec<String>,
+    /// Data and metadata share block groups, for small images: as -O mixed-bg
+    #[arg(short = 'M', long)]
+    mixed: bool,
     /// crc32c, xxhash, sha256 or blake2b
     #[arg(long, default_value = "crc32c")]
     csum: CsumType,
@@ -161,9 +173,21 @@ fn options(args: &Args) -> Result<Options> {
         (Wanted::Min, None) => Size::Min,
         (Wanted::Exact(bytes), None) => Size::Exact(bytes),
     };
-    let nodesize = u32::try_from(args.nodesize).map_err(|_| usage("--nodesize: at most 64k"))?;
+    let mut features = Features::default();
+    args.features.iter().try_for_each(|list| features.change(list)).map_err(|e| usage(e.to_string()))?;
+    if args.mixed {
+        features.change("mixed-bg")?;
+    }
+    let size_of = |n: u64, name| u32::try_from(n).map_err(|_| usage(format!("--{name}: at most 64k")));
+    let sectorsize = size_of(args.sectorsize, "sectorsize")?;
+    let nodesize = match args.nodesize {
+        Some(n) => size_of(n, "nodesize")?,
+        None => features.default_nodesize(sectorsize),
+    };
     let options = Options {
+        sectorsize,
         nodesize,
+        features,
         csum: args.csum,
         label: std::os::unix::ffi::OsStrExt::as_bytes(args.label.as_os_str()).to_vec(),
         fsid: args.uuid.or_else(|| args.seed.as_deref().map(uuid_from_seed)),
@@ -171,7 +195,7 @@ fn options(args: &Args) -> Result<Options> {
         now: clock::now()?,
         size,
     };
-    // Nodesize and label are judged before anything is touched.
+    // Sizes, features and label are judged before anything is touched.
     options.geometry().map_err(|e| usage(e.to_string()))?;
     Ok(options)
 }
