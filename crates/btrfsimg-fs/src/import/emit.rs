@@ -351,7 +351,7 @@ impl Importer<'_, '_> {
     fn start_replacing(&mut self, node: &Node, xattrs: &[Xattr], size: u64) -> Result<InodeItem> {
         self.flush_items()?;
         let place = Place { tree: self.tree, ino: node.ino };
-        crate::write::contents::drop_extents(self.tx, place, 0)?;
+        crate::write::contents::drop_range(self.tx, place, 0..u64::MAX)?;
         for (name, value) in xattrs.iter().filter(|(name, _)| name != COMPRESSION_XATTR) {
             crate::write::xattr::set_xattr(self.tx, place, name, value)?;
         }

@@ -1,12 +1,14 @@
-//! Inodes, names, xattrs and file extents by key, the same for the committed state and inside a transaction.
+//! Inodes, names, xattrs, file extents and their bytes, the same for the committed state and inside a transaction.
 //!
 //! Everything here is generic over [`Items`], which every [`Blocks`] is: the strict view, in which a fault in a
 //! block fails what touches it. A reader of damaged images brings its own view, which gives the items one by one,
 //! each good or an error.
 
+mod data;
 mod dir;
 mod file;
 mod path;
+mod segments;
 
 use btrfsimg_ondisk::{BlockContext, InodeItem, Item, Key, KeyType, RootItem, objectid, root_flags};
 use zerocopy::FromBytes;
@@ -14,9 +16,11 @@ use zerocopy::FromBytes;
 use crate::error::{Error, Result};
 use crate::tree::{self, Blocks, Cursor};
 
+pub use data::{Contents, Owner, Scratch, read_segment};
 pub use dir::{Entry, check_name, entries, entries_by_hash, find_entry, next_dir_index, target};
 pub use file::{file_extents, symlink_target, xattr, xattrs};
 pub use path::{SYMLINKS_MAX, resolve, resolve_parent};
+pub use segments::{Loss, Segment, SegmentKind, Segments};
 
 /// An inode of a subvolume.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -77,11 +81,30 @@ pub trait Items {
         each: &mut dyn FnMut(Result<Item<'_>>) -> Result<bool>,
     ) -> Result<()>;
 
-    /// The last item whose key is in `from..=to`.
+    /// Calls `found` with the last item whose key is in `from..=to`, if there is one.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`, and what `found` returns.
+    fn with_last(
+        &self,
+        tree: u64,
+        from: &Key,
+        to: &Key,
+        found: &mut dyn FnMut(Item<'_>) -> Result<()>,
+    ) -> Result<()>;
+
+    /// A copy of the last item whose key is in `from..=to`.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
-    fn last(&self, tree: u64, from: &Key, to: &Key) -> Result<Option<(Key, Vec<u8>)>>;
+    fn last(&self, tree: u64, from: &Key, to: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let mut last = None;
+        self.with_last(tree, from, to, &mut |item| {
+            last = Some((item.key, item.data.to_vec()));
+            Ok(())
+        })?;
+        Ok(last)
+    }
 
     /// What of the superblock the parsers need.
     fn context(&self) -> &BlockContext;
@@ -98,10 +121,17 @@ impl<B: Blocks> Items for B {
         tree::walk_items(self, tree, from, to, |item| each(Ok(item)))
     }
 
-    fn last(&self, tree: u64, from: &Key, to: &Key) -> Result<Option<(Key, Vec<u8>)>> {
-        let Some(cursor) = Cursor::at_or_before(self, tree, to)? else { return Ok(None) };
-        let item = cursor.item();
-        Ok((item.key >= *from).then(|| (item.key, item.data.to_vec())))
+    fn with_last(
+        &self,
+        tree: u64,
+        from: &Key,
+        to: &Key,
+        found: &mut dyn FnMut(Item<'_>) -> Result<()>,
+    ) -> Result<()> {
+        match Cursor::at_or_before(self, tree, to)? {
+            Some(cursor) if cursor.key() >= *from => found(cursor.item()),
+            _ => Ok(()),
+        }
     }
 
     fn context(&self) -> &BlockContext {

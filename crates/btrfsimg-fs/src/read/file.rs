@@ -2,9 +2,10 @@
 
 use std::io::{self, Read};
 
-use super::data::{Owner, Scratch};
+use super::segments::owner_of;
 use super::{Filesystem, Info, Segment, SegmentKind, Segments};
 use crate::error::{Error, Result};
+use crate::lookup::{Owner, Scratch, read_segment};
 
 /// Most bytes that one read of the device gives.
 pub(super) const READ_MAX: u64 = 1 << 20;
@@ -39,7 +40,7 @@ impl<'f> FileReader<'f> {
         check_regular(info)?;
         Ok(FileReader {
             fs,
-            owner: Owner::of(info),
+            owner: owner_of(info),
             segments: Segments::between(info, from, to),
             current: None,
             scratch: Scratch::default(),
@@ -67,7 +68,7 @@ impl<'f> FileReader<'f> {
         }
         let len = left.min(READ_MAX);
         buf.resize(usize::try_from(len).unwrap_or_default(), 0);
-        self.fs.read_segment(self.owner, &segment, done, buf, &mut self.scratch)?;
+        read_segment(self.fs, self.owner, &segment, done, buf, &mut self.scratch)?;
         if len < left {
             self.current = Some((segment, done + len));
         }

@@ -6,11 +6,10 @@
 //!
 //! **Architecture invariant:** nothing here can reach a writer.
 
-mod data;
-mod extents;
 mod file;
 mod info;
 mod salvage;
+mod segments;
 mod stream;
 mod view;
 
@@ -25,11 +24,10 @@ use crate::error::{Error, Result};
 use crate::lookup::{self, Place};
 use crate::tree::TreeRoot;
 
-pub use data::SegmentReader;
-pub use extents::{Segment, SegmentKind, Segments};
+pub use crate::lookup::{Loss, Segment, SegmentKind, Segments};
 pub use file::{FileReader, Part};
 pub use info::{COMPRESSION_XATTR, Info};
-pub use salvage::Loss;
+pub use segments::SegmentReader;
 pub use stream::{Piece, stream_file};
 
 /// A file system opened for reading.

@@ -1,30 +1,17 @@
 //! Reading what is broken: older roots, bytes whose checksum is wrong, inodes without an item.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use btrfsimg_ondisk::{BackupRoot, FileType, InodeItem, Key, KeyType, Logical, objectid};
 
 use zerocopy::FromBytes as _;
 
-use super::data::Owner;
-use super::{Filesystem, Info, Segment, SegmentKind, SegmentReader};
+use super::{Filesystem, Info, Loss, Segment, SegmentKind, SegmentReader};
 use crate::block_store::{BlockStore, backup_roots};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::lookup::{Items as _, Place};
+use crate::lookup::{Items as _, Owner, Place, read_segment};
 use crate::tree::TreeRoot;
-
-/// Bytes of a file that are not what was written, as far as can be told.
-#[derive(Debug)]
-pub struct Loss {
-    /// Which, by offset in the file.
-    pub range: Range<u64>,
-    /// Why.
-    pub error: Error,
-    /// They are what is on disk, though a checksum says otherwise or there is none. Else they are zeros.
-    pub kept: bool,
-}
 
 impl Filesystem {
     /// Opens a broken file system. Where its newest trees cannot be read, older ones that the superblock still names
@@ -136,9 +123,9 @@ impl SegmentReader {
         let Err(error) = self.read(fs, info, segment, skip, out) else { return };
         let start = segment.offset.saturating_add(skip);
         let whole = start..start.saturating_add(out.len() as u64);
-        let unchecked = Owner::unchecked(info);
+        let unchecked = Owner::unchecked(info.place);
         if !matches!(segment.kind, SegmentKind::Raw { .. }) {
-            let kept = fs.read_segment(unchecked, segment, skip, out, &mut self.scratch).is_ok();
+            let kept = read_segment(fs, unchecked, segment, skip, out, &mut self.scratch).is_ok();
             if !kept {
                 out.fill(0);
             }
@@ -153,7 +140,7 @@ impl SegmentReader {
             let skip = at - segment.offset;
             let end = at.saturating_add(piece.len() as u64);
             if let Err(error) = self.read(fs, info, segment, skip, piece) {
-                let kept = fs.read_segment(unchecked, segment, skip, piece, &mut self.scratch).is_ok();
+                let kept = read_segment(fs, unchecked, segment, skip, piece, &mut self.scratch).is_ok();
                 if !kept {
                     piece.fill(0);
                 }

@@ -4,10 +4,11 @@ use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::data::{Owner, Scratch};
 use super::file::{READ_MAX, check_regular};
+use super::segments::owner_of;
 use super::{Filesystem, Info, Segment, SegmentKind, Segments};
 use crate::error::Result;
+use crate::lookup::{Owner, Scratch, read_segment};
 
 /// A part of a file: zeros that are not stored, or bytes.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ pub fn stream_file(
 ) -> Result<()> {
     check_regular(info)?;
     let workers = workers.max(1);
-    let owner = Owner::of(info);
+    let owner = owner_of(info);
     thread::scope(|scope| {
         let (jobs, to_do) = bounded::<Job>(workers);
         let (queue, parts) = bounded::<Next>(2 * workers);
@@ -110,7 +111,7 @@ fn work(fs: &Filesystem, owner: Owner, jobs: &Receiver<Job>) {
     let mut scratch = Scratch::default();
     for job in jobs {
         let mut bytes = vec![0; job.len];
-        let read = fs.read_segment(owner, &job.segment, job.skip, &mut bytes, &mut scratch);
+        let read = read_segment(fs, owner, &job.segment, job.skip, &mut bytes, &mut scratch);
         // Whoever stopped listening does not need the bytes.
         let _ = job.done.send(read.map(|()| bytes));
     }

@@ -112,31 +112,6 @@ impl Filesystem {
         };
         Ok(Level { page, slots })
     }
-
-    /// Calls `found` with the last item whose key is in `from..=to`, without copying it.
-    pub(super) fn with_last<T>(
-        &self,
-        tree: u64,
-        from: &Key,
-        to: &Key,
-        found: impl FnOnce(Item<'_>) -> Result<T>,
-    ) -> Result<Option<T>> {
-        let root = self.tree_root(tree)?;
-        let mut path = vec![self.level(root.logical, &root.expectation(), from, to)?];
-        while let Some(level) = path.last_mut() {
-            let Some(slot) = level.slots.next_back() else {
-                path.pop();
-                continue;
-            };
-            let Some(node) = level.page.node() else {
-                return found(item_at(&level.page, slot, tree, self.store.ctx())?).map(Some);
-            };
-            let (at, expect) = child_expectation(node, slot, tree);
-            let below = self.level(at, &expect, from, to)?;
-            path.push(below);
-        }
-        Ok(None)
-    }
 }
 
 /// Keys ascend over a whole tree. That a block lies behind all that was visited is also what ends a walk: of a
@@ -201,8 +176,28 @@ impl Items for Filesystem {
         Ok(())
     }
 
-    fn last(&self, tree: u64, from: &Key, to: &Key) -> Result<Option<(Key, Vec<u8>)>> {
-        self.with_last(tree, from, to, |item| Ok((item.key, item.data.to_vec())))
+    fn with_last(
+        &self,
+        tree: u64,
+        from: &Key,
+        to: &Key,
+        found: &mut dyn FnMut(Item<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let root = self.tree_root(tree)?;
+        let mut path = vec![self.level(root.logical, &root.expectation(), from, to)?];
+        while let Some(level) = path.last_mut() {
+            let Some(slot) = level.slots.next_back() else {
+                path.pop();
+                continue;
+            };
+            let Some(node) = level.page.node() else {
+                return found(item_at(&level.page, slot, tree, self.store.ctx())?);
+            };
+            let (at, expect) = child_expectation(node, slot, tree);
+            let below = self.level(at, &expect, from, to)?;
+            path.push(below);
+        }
+        Ok(())
     }
 
     fn context(&self) -> &BlockContext {

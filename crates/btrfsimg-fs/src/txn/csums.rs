@@ -66,7 +66,7 @@ impl Transaction<'_> {
     }
 
     /// Puts all gathered checksums into the tree.
-    pub(super) fn flush_csums(&mut self) -> Result<()> {
+    pub(crate) fn flush_csums(&mut self) -> Result<()> {
         let pending = &mut self.pending_csums;
         if !pending.bytes.is_empty() {
             let bytes = std::mem::take(&mut pending.bytes);

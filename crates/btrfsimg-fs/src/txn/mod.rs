@@ -137,6 +137,17 @@ impl<'v> Transaction<'v> {
         self.space.alloc(&self.volume.store, kind, len, sectorsize)
     }
 
+    /// Where blocks and data are read from. Checksums of data written here are found in the tree after
+    /// [`Transaction::flush_csums`].
+    pub(crate) fn block_store(&self) -> &crate::block_store::BlockStore {
+        &self.volume.store
+    }
+
+    /// Whether data are not written: [`VolumeOptions::dry_run`].
+    pub(crate) fn is_dry_run(&self) -> bool {
+        self.volume.dry_run
+    }
+
     /// Writes data to every copy of an allocated range.
     ///
     /// # Errors

@@ -46,6 +46,11 @@ pub struct Format {
 }
 
 impl Format {
+    /// Whether a whole file of `len` bytes may be inline as it is.
+    pub fn fits_inline_raw(&self, len: usize) -> bool {
+        len > 0 && len <= self.max_inline() && len < self.sectorsize
+    }
+
     /// Most stored bytes of an inline extent.
     fn max_inline(&self) -> usize {
         DEFAULT_MAX_INLINE.min(max_symlink_len(self.sectorsize, self.nodesize))
@@ -79,6 +84,15 @@ pub struct EncodedData {
 }
 
 impl EncodedData {
+    /// `bytes`, padded with zeros to whole sectors, as one raw extent at `file_offset`.
+    pub fn raw(file_offset: u64, bytes: &[u8], format: &Format) -> (EncodedData, EncodedExtent) {
+        let mut data = EncodedData { data: bytes.to_vec(), ..EncodedData::default() };
+        data.data.resize(bytes.len().next_multiple_of(format.sectorsize), 0);
+        format.csum.append_sectors(&data.data, format.sectorsize, &mut data.csums);
+        let (num_bytes, stored) = (data.data.len() as u64, 0..data.data.len());
+        (data, EncodedExtent { file_offset, num_bytes, compression: 0, inline: false, stored })
+    }
+
     /// Forgets all, keeps the buffers.
     pub fn clear(&mut self) {
         self.data.clear();
@@ -121,7 +135,7 @@ impl<'p> Encoder<'p> {
                     EncodedInline::NotInline => return None,
                 }
             }
-            _ if bytes.len() <= max_inline && bytes.len() < self.format.sectorsize => 0,
+            _ if self.format.fits_inline_raw(bytes.len()) => 0,
             _ => return None,
         };
         let start = out.inline.len();

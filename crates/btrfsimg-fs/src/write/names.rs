@@ -270,7 +270,7 @@ pub fn unlink(tx: &mut Transaction<'_>, dir: Place, name: &[u8], target: Place) 
 /// # Errors
 /// As any change of a tree.
 pub fn drop_inode(tx: &mut Transaction<'_>, place: Place) -> Result<()> {
-    super::contents::drop_extents(tx, place, 0)?;
+    super::contents::drop_range(tx, place, 0..u64::MAX)?;
     tx.remove_range(place.tree, place.key(KeyType(0), 0), place.key(KeyType(u8::MAX), u64::MAX))?;
     tx.touch_subvolume(place.tree)
 }
@@ -284,6 +284,6 @@ pub fn refuse_existing(tx: &Transaction<'_>, dir: Place, name: &[u8], shown: &st
 }
 
 /// A rule that an item breaks.
-pub(super) fn in_item(key: Key, violation: &btrfsimg_ondisk::Violation) -> Error {
+pub(crate) fn in_item(key: Key, violation: &btrfsimg_ondisk::Violation) -> Error {
     Error::corrupt(violation.rule.0, format!("{key}: {}", violation.reason))
 }

@@ -1,16 +1,16 @@
 //! A file as a run of segments: what to read, and from where, for each byte up to its size.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use btrfsimg_compress::{Algorithm, MAX_CHUNK};
 use btrfsimg_ondisk::{
     COMPRESSION_LZO, COMPRESSION_NONE, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FileExtent, FileExtentKind,
-    FileExtentRange, KeyType, Logical, inode_flags,
+    FileExtentRange, KeyType, Logical,
 };
 
-use super::{Filesystem, Info, Loss};
+use super::{Items, Place, file_extents};
 use crate::error::{Error, Result};
-use crate::lookup::{self, Items as _, Place};
 
 /// A part of a file that is read in one way.
 #[derive(Clone, Debug)]
@@ -59,6 +59,17 @@ pub enum SegmentKind {
     },
 }
 
+/// Bytes of a file that are not what was written, as far as can be told.
+#[derive(Debug)]
+pub struct Loss {
+    /// Which, by offset in the file.
+    pub range: Range<u64>,
+    /// Why.
+    pub error: Error,
+    /// They are what is on disk, though a checksum says otherwise or there is none. Else they are zeros.
+    pub kept: bool,
+}
+
 /// Extents looked up at a time.
 const BATCH: usize = 256;
 
@@ -76,25 +87,14 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// The segments of the regular file `info`.
-    pub fn new(info: &Info) -> Segments {
-        Segments::between(info, 0, info.size())
+    /// The segments of the bytes `range` of the regular file at `place`, whatever its size.
+    pub fn of(place: Place, range: Range<u64>) -> Segments {
+        Segments { place, size: range.end, ready: VecDeque::new(), next: range.start, losses: None }
     }
 
-    /// The segments of its bytes in `from..to`.
-    pub fn between(info: &Info, from: u64, to: u64) -> Segments {
-        Segments {
-            place: info.place,
-            size: to.min(info.size()),
-            ready: VecDeque::new(),
-            next: from,
-            losses: None,
-        }
-    }
-
-    /// The segments of a broken file: what cannot be read of it is a hole, and a loss.
-    pub fn salvage(info: &Info) -> Segments {
-        Segments { losses: Some(Vec::new()), ..Segments::new(info) }
+    /// The same of a broken file: what cannot be read of it is a hole, and a loss.
+    pub fn with_losses(self) -> Segments {
+        Segments { losses: Some(Vec::new()), ..self }
     }
 
     /// The losses met since the last call.
@@ -106,12 +106,12 @@ impl Segments {
     ///
     /// # Errors
     /// `Corrupt` where an extent breaks a rule that reading relies on; `Io`.
-    pub fn next(&mut self, fs: &Filesystem) -> Result<Option<Segment>> {
+    pub fn next(&mut self, items: &impl Items) -> Result<Option<Segment>> {
         if self.ready.is_empty() && self.next < self.size {
             match self.losses.take() {
-                None => self.fill(fs)?,
+                None => self.fill(items)?,
                 Some(mut losses) => {
-                    self.fill_from_broken(fs, &mut losses);
+                    self.fill_from_broken(items, &mut losses);
                     self.losses = Some(losses);
                 }
             }
@@ -119,11 +119,11 @@ impl Segments {
         Ok(self.ready.pop_front())
     }
 
-    fn fill(&mut self, fs: &Filesystem) -> Result<()> {
+    fn fill(&mut self, items: &impl Items) -> Result<()> {
         let (place, size, from) = (self.place, self.size, self.next);
         let (ready, next) = (&mut self.ready, &mut self.next);
-        let sectorsize = fs.store().ctx().sectorsize;
-        lookup::file_extents(fs, place, from, |start, extent| {
+        let sectorsize = items.context().sectorsize;
+        file_extents(items, place, from, |start, extent| {
             let is_first = *next == from && ready.is_empty();
             if start < *next && !is_first {
                 return Err(fault(place, start, "FE-22", "file extent overlaps the one before".to_owned()));
@@ -152,13 +152,13 @@ impl Segments {
 
 impl Segments {
     /// All segments at once, with holes where items cannot be read.
-    fn fill_from_broken(&mut self, fs: &Filesystem, losses: &mut Vec<Loss>) {
+    fn fill_from_broken(&mut self, items: &impl Items, losses: &mut Vec<Loss>) {
         let (place, size) = (self.place, self.size);
-        let sectorsize = fs.store().ctx().sectorsize;
+        let sectorsize = items.context().sectorsize;
         let lost = |range, error| Loss { range, error, kept: false };
         let mut open_fault = None;
         let (first, last) = place.keys(KeyType::EXTENT_DATA);
-        let walked = fs.walk(place.tree, &first, &last, &mut |item| {
+        let walked = items.walk(place.tree, &first, &last, &mut |item| {
             let found = item.and_then(|item| {
                 let extent = FileExtent::parse(item.data);
                 let start = item.key.offset;
@@ -203,20 +203,8 @@ impl Segments {
     }
 }
 
-impl Filesystem {
-    /// Whether the data of an inode have checksums.
-    pub(super) fn has_csums(info: &Info) -> bool {
-        info.item.flags.get() & inode_flags::NODATASUM == 0
-    }
-}
-
 /// The bytes `range` of the file, which lie in `extent` at `start`.
-fn segment(
-    place: Place,
-    start: u64,
-    range: std::ops::Range<u64>,
-    extent: &FileExtent<'_>,
-) -> Result<Segment> {
+fn segment(place: Place, start: u64, range: Range<u64>, extent: &FileExtent<'_>) -> Result<Segment> {
     let algorithm = algorithm(place, start, extent.compression)?;
     let skipped = range.start - start;
     let kind = match &extent.kind {

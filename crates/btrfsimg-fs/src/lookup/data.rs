@@ -1,16 +1,22 @@
 //! Bytes of data extents, checked sector by sector, from whichever copy is right.
 
 use btrfsimg_compress::Decoder;
-use btrfsimg_ondisk::{Key, KeyType, Logical, objectid};
+use btrfsimg_ondisk::{Key, KeyType, Logical, inode_flags, objectid};
 
-use super::extents::fault;
-use super::{Filesystem, Info, Segment, SegmentKind};
+use super::segments::fault;
+use super::{Items, Place, Segment, SegmentKind};
+use crate::block_store::BlockStore;
 use crate::error::{Error, Result};
-use crate::lookup::{Items, Place};
+
+/// A view of items whose file data can be read as well.
+pub trait Contents: Items {
+    /// Where the bytes of extents are.
+    fn store(&self) -> &BlockStore;
+}
 
 /// What reading needs and reuses: one per thread.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub struct Scratch {
     decoder: Decoder,
     /// Compressed bytes.
     stored: Vec<u8>,
@@ -21,50 +27,44 @@ pub(super) struct Scratch {
     actual: Vec<u8>,
 }
 
-/// Reads segments of files in any order, with contexts and buffers that it reuses: one per thread.
-#[derive(Debug, Default)]
-pub struct SegmentReader {
-    pub(super) scratch: Scratch,
-}
-
-impl SegmentReader {
-    /// Fills `out` with the bytes of a segment of the file `info` from `skip` on. They must all lie inside it.
-    ///
-    /// # Errors
-    /// `Corrupt` with inode and offset (checksum mismatch on every copy, bytes that do not decode), `Io`.
-    pub fn read(
-        &mut self,
-        fs: &Filesystem,
-        info: &Info,
-        segment: &Segment,
-        skip: u64,
-        out: &mut [u8],
-    ) -> Result<()> {
-        fs.read_segment(Owner::of(info), segment, skip, out, &mut self.scratch)
-    }
-}
-
 /// Where data belong, for messages, and whether they have checksums.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Owner {
+pub struct Owner {
     place: Place,
     has_csums: bool,
 }
 
 impl Owner {
-    pub(super) fn of(info: &Info) -> Owner {
-        Owner { place: info.place, has_csums: Filesystem::has_csums(info) }
+    /// The inode at `place` with these flags.
+    pub fn new(place: Place, flags: u64) -> Owner {
+        Owner { place, has_csums: flags & inode_flags::NODATASUM == 0 }
     }
 
     /// The same, with checksums left aside.
-    pub(super) fn unchecked(info: &Info) -> Owner {
-        Owner { place: info.place, has_csums: false }
+    pub fn unchecked(place: Place) -> Owner {
+        Owner { place, has_csums: false }
     }
 }
 
-impl Filesystem {
-    /// Fills `out` with the bytes of `segment` from `skip` on. They all lie inside it.
-    pub(super) fn read_segment(
+/// Fills `out` with the bytes of `segment`, which is one of `owner`, from `skip` on. They all lie inside it.
+///
+/// # Errors
+/// `Corrupt` with inode and offset (checksum mismatch on every copy, bytes that do not decode), `Io`.
+pub fn read_segment(
+    view: &impl Contents,
+    owner: Owner,
+    segment: &Segment,
+    skip: u64,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<()> {
+    Reader(view).read_segment(owner, segment, skip, out, scratch)
+}
+
+struct Reader<'v, V>(&'v V);
+
+impl<V: Contents> Reader<'_, V> {
+    fn read_segment(
         &self,
         owner: Owner,
         segment: &Segment,
@@ -94,7 +94,7 @@ impl Filesystem {
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let sector = self.store.ctx().sectorsize;
+        let sector = self.0.store().ctx().sectorsize;
         let head = at.0 % sector;
         let len = out.len() as u64;
         if head == 0 && len.is_multiple_of(sector) {
@@ -150,7 +150,7 @@ impl Filesystem {
 
     /// Decodes all of the segment's extent into `out`, `ram_bytes` long.
     fn decode(&self, owner: Owner, segment: &Segment, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
-        let sectorsize = self.superblock().sectorsize.get();
+        let sectorsize = self.0.store().superblock().sectorsize.get();
         let place = owner.place;
         let decoded = match &segment.kind {
             SegmentKind::Inline { stored, algorithm: None, .. } => {
@@ -185,11 +185,11 @@ impl Filesystem {
         buf: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let first = self.store.read_data(at, buf, 0);
+        let first = self.0.store().read_data(at, buf, 0);
         if !owner.has_csums {
             return self.or_other_copy(at, buf, first);
         }
-        let ctx = *self.store.ctx();
+        let ctx = *self.0.store().ctx();
         let sector = usize::try_from(ctx.sectorsize).unwrap_or(usize::MAX);
         let missing = self.csums(at, buf.len() / sector, &mut scratch.expected)?;
         if let Some(sector_no) = missing {
@@ -235,9 +235,9 @@ impl Filesystem {
         expected: &[u8],
         copy: usize,
     ) -> Result<bool> {
-        let csum = self.store.ctx().csum;
+        let csum = self.0.store().ctx().csum;
         for copy in copy.. {
-            match self.store.read_data(logical, bytes, copy) {
+            match self.0.store().read_data(logical, bytes, copy) {
                 Ok(true) if csum.of(bytes).0[..csum.width()] == *expected => return Ok(true),
                 Ok(true) => {}
                 Ok(false) => break,
@@ -257,7 +257,7 @@ impl Filesystem {
             Err(e) => e,
         };
         for copy in 1.. {
-            match self.store.read_data(at, buf, copy) {
+            match self.0.store().read_data(at, buf, copy) {
                 Ok(true) => return Ok(()),
                 Ok(false) => break,
                 Err(Error::Io { .. }) => {}
@@ -269,7 +269,7 @@ impl Filesystem {
 
     /// Puts the checksums of `sectors` sectors from `at` on into `out`. Gives the first that has none.
     fn csums(&self, at: Logical, sectors: usize, out: &mut Vec<u8>) -> Result<Option<usize>> {
-        let ctx = self.store.ctx();
+        let ctx = self.0.store().ctx();
         let (width, sector) = (ctx.csum.width(), ctx.sectorsize);
         out.clear();
         let key = |logical| Key::new(objectid::EXTENT_CSUM, KeyType::EXTENT_CSUM, logical);
@@ -282,10 +282,13 @@ impl Filesystem {
             out.extend_from_slice(&rest[..rest.len().min(want - out.len())]);
             !rest.is_empty() && out.len() < want
         };
-        self.with_last(objectid::CSUM_TREE, &key(0), &key(at.0), |item| Ok(take(item, out)))?;
+        self.0.with_last(objectid::CSUM_TREE, &key(0), &key(at.0), &mut |item| {
+            take(item, out);
+            Ok(())
+        })?;
         if out.len() < want && !(out.is_empty() && sectors == 0) {
             let next = at.0.saturating_add((out.len() / width) as u64 * sector);
-            self.walk(objectid::CSUM_TREE, &key(next), &key(u64::MAX), &mut |item| Ok(take(item?, out)))?;
+            self.0.walk(objectid::CSUM_TREE, &key(next), &key(u64::MAX), &mut |item| Ok(take(item?, out)))?;
         }
         Ok((out.len() < want).then_some(out.len() / width))
     }

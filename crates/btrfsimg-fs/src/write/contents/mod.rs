@@ -1,0 +1,20 @@
+//! Contents of regular files inside a transaction: written, cut, punched, shared.
+//!
+//! Bytes are never overwritten where they are: what changes goes into new extents, whatever the inode's flags, and
+//! the old ones lose a reference. Every change keeps size, `nbytes` and the times exact, and takes
+//! `security.capability` away, as a kernel does. Without NO_HOLES, what no extent covers gets explicit hole items.
+
+mod clone;
+mod drop;
+mod file;
+mod truncate;
+mod write;
+
+pub use clone::clone_range;
+pub use drop::drop_range;
+pub use truncate::{punch_hole, truncate};
+pub use write::{Codec, write_at};
+
+/// Most bytes of a file, as on Linux.
+#[doc(alias = "MAX_LFS_FILESIZE")]
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
