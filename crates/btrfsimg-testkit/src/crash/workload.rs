@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use btrfsimg_fs::device::MemDevice;
 use btrfsimg_fs::import::{Options as ImportOptions, Preserve, Sparse, Target, import_tree};
 use btrfsimg_fs::lookup::{Place, find_entry};
-use btrfsimg_fs::mkfs::{Options, Size, finish_size, make};
+use btrfsimg_fs::mkfs::{Features, Options, Size, finish_size, make};
 use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
 use btrfsimg_fs::write::create::create;
 use btrfsimg_fs::write::encode::CompressionPolicy;
@@ -52,17 +52,19 @@ const ROOM: usize = 256 << 10;
 /// So little that everything spills.
 const BUDGET: usize = 64 << 10;
 
-/// An empty file system in memory.
+/// An empty file system in memory, whose UUID is drawn from `seed`.
 ///
 /// # Errors
 /// As making one.
-pub fn new_image(nodesize: u32, size: u64) -> Result<Arc<MemDevice>> {
+pub fn new_image(nodesize: u32, size: u64, seed: u64) -> Result<Arc<MemDevice>> {
     let device = Arc::new(MemDevice::default());
     let options = Options {
+        sectorsize: 4096,
         nodesize,
+        features: Features::default(),
         csum: CsumType::Crc32c,
         label: b"crash".to_vec(),
-        fsid: Some(Uuid::from_bytes([7; 16])),
+        fsid: Some(Uuid::from_u64_pair(seed.wrapping_add(1), 0x8000_0000_0000_0007)),
         reproducible: true,
         now: now(),
         size: Size::Exact(size),
@@ -162,7 +164,7 @@ fn filled(
     size: u64,
     fill: impl FnOnce(&mut Transaction<'_>) -> FsResult<()>,
 ) -> Result<Vec<u8>> {
-    let device = new_image(nodesize, size)?;
+    let device = new_image(nodesize, size, size)?;
     let mut volume = Volume::open(device.clone(), VolumeOptions::default())?;
     let mut tx = volume.begin(now())?;
     fill(&mut tx)?;
