@@ -3,6 +3,7 @@
 mod accept;
 mod crash;
 mod docs;
+mod fuzz;
 mod images;
 mod measure;
 mod speed;
@@ -32,6 +33,8 @@ enum Task {
     Speed(speed::Options),
     /// Cut the power and fail at every place of commits, and look at what is left
     Crash(crash::Options),
+    /// Run a fuzz target, or all of them, for longer than the tests do
+    Fuzz(fuzz::Options),
     /// Fill a directory with everything a tree can hold
     OddTree {
         /// The directory, absent or empty
@@ -49,6 +52,7 @@ fn main() -> Result<()> {
         Task::Accept(options) => accept::run(&options),
         Task::Speed(options) => speed::run(&options),
         Task::Crash(options) => crash::run(&options),
+        Task::Fuzz(options) => fuzz::run(&options),
         Task::OddTree { dir, many } => {
             btrfsimg_testkit::OddTree { many, ..Default::default() }.build(&dir).map(drop)
         }

@@ -4,6 +4,7 @@
 //! - [`mount`]: a loop mount that is gone when its guard is.
 //! - [`btrfs_progs`]: `mkfs.btrfs`, `btrfs check`, `dump-tree`, `scrub` and `restore`.
 //! - [`treediff`]: are two host trees equal?
+//! - [`fuzz`]: targets that must stand any bytes, and a driver for the stable toolchain.
 //! - [`oddtree`]: a host tree that holds everything a tree can hold.
 //! - [`crash`]: devices that lose power or fail at any write, and what an image is afterwards.
 //!
@@ -12,6 +13,7 @@
 
 pub mod btrfs_progs;
 pub mod crash;
+pub mod fuzz;
 pub mod kernel_log;
 pub mod loop_device;
 pub mod mount;
