@@ -7,7 +7,7 @@ use btrfsimg_compress::{CompressionSpec, PropertyChange};
 use btrfsimg_fs::device::{Device as _, MemDevice};
 use btrfsimg_fs::import::{self, Preserve, Sparse, Target};
 use btrfsimg_fs::lookup::{self, Place};
-use btrfsimg_fs::mkfs::{Options, Size, finish_size, make};
+use btrfsimg_fs::mkfs::{Features, Options, Size, finish_size, make};
 use btrfsimg_fs::read::{FileReader, Filesystem};
 use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
 use btrfsimg_fs::write::create::{create, symlink};
@@ -130,7 +130,9 @@ fn build() -> Arc<MemDevice> {
 fn new(fill: impl FnOnce(&mut Transaction<'_>)) -> Arc<MemDevice> {
     let device = Arc::new(MemDevice::default());
     let options = Options {
+        sectorsize: 4096,
         nodesize: 4096,
+        features: Features::default(),
         csum: CsumType::Crc32c,
         label: b"fuzz".to_vec(),
         fsid: Some(Uuid::from_bytes(FSID)),
