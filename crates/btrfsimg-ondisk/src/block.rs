@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::check::{self, BlockContext, View, Violation};
 use crate::items::disk_struct;
-use crate::{DiskKey, HEADER_LEN, ITEM_HEADER_LEN, KEY_PTR_LEN, Key, Logical};
+use crate::{DiskKey, HEADER_LEN, ITEM_HEADER_LEN, KEY_PTR_LEN, Key, Logical, objectid};
 
 disk_struct! {
     /// Header of every tree block.
@@ -104,6 +104,18 @@ pub struct ParentExpectation {
     pub first_key: Option<Key>,
     /// The tree it is reached from.
     pub tree: Option<u64>,
+}
+
+impl ParentExpectation {
+    /// Whether a block owned by `owner` may be reached from the tree: subvolumes share blocks among each other, log
+    /// and relocation trees hold those of other trees, all others own theirs.
+    pub fn admits_owner(&self, owner: u64) -> bool {
+        match self.tree {
+            None | Some(0 | objectid::TREE_LOG | objectid::TREE_RELOC) => true,
+            Some(tree) if objectid::is_fs_tree(tree) => objectid::is_fs_tree(owner),
+            Some(tree) => owner == tree,
+        }
+    }
 }
 
 /// Why bytes are not a sound block: the first violation in the kernel's order.

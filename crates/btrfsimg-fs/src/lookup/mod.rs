@@ -9,8 +9,9 @@ mod dir;
 mod file;
 mod path;
 mod segments;
+mod subvolume;
 
-use btrfsimg_ondisk::{BlockContext, InodeItem, Item, Key, KeyType, RootItem, objectid, root_flags};
+use btrfsimg_ondisk::{BlockContext, InodeItem, Item, Key, KeyType, RootItem, objectid};
 use zerocopy::FromBytes;
 
 use crate::error::{Error, Result};
@@ -21,6 +22,7 @@ pub use dir::{Entry, check_name, entries, entries_by_hash, find_entry, next_dir_
 pub use file::{file_extents, symlink_target, xattr, xattrs};
 pub use path::{SYMLINKS_MAX, resolve, resolve_parent};
 pub use segments::{Loss, Segment, SegmentKind, Segments};
+pub use subvolume::{default_subvolume, subvolume, subvolume_is_readonly};
 
 /// An inode of a subvolume.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -210,23 +212,4 @@ pub fn root_item(items: &impl Items, tree: u64) -> Result<Option<(Key, RootItem)
     let item = RootItem::parse(&data)
         .ok_or_else(|| Error::corrupt("ROOT-02", format!("root item {key} has an invalid size")))?;
     Ok(Some((key, item)))
-}
-
-/// Whether the subvolume `tree` is read-only (the property `ro`).
-///
-/// # Errors
-/// `NotFound` when there is no such subvolume; `Corrupt`, `Io`.
-pub fn subvolume_is_readonly(items: &impl Items, tree: u64) -> Result<bool> {
-    let (_, item) = root_item(items, tree)?.ok_or_else(|| Error::NotFound(format!("subvolume {tree}")))?;
-    Ok(item.flags.get() & root_flags::RDONLY != 0)
-}
-
-/// The subvolume that is mounted when none is named: 5 when none was set.
-///
-/// # Errors
-/// `Corrupt`, `Io`.
-pub fn default_subvolume(items: &impl Items) -> Result<u64> {
-    let dir = Place { tree: objectid::ROOT_TREE, ino: objectid::ROOT_TREE_DIR };
-    let entry = find_entry(items, dir, b"default")?;
-    Ok(entry.map_or(objectid::FS_TREE, |e| e.location.objectid))
 }

@@ -16,7 +16,7 @@ use btrfsimg_ondisk::{
 use zerocopy::IntoBytes;
 
 use crate::error::{Error, Result};
-use crate::txn::{Geometry, ItemBatch, SpaceKind, Transaction, device_key};
+use crate::txn::{Geometry, ItemBatch, SpaceKind, Transaction, derived_uuid, device_key};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of each copy of the first SYSTEM chunk.
@@ -114,11 +114,7 @@ impl Options {
         if !self.reproducible {
             return Uuid::new_v4();
         }
-        let seed = [fsid.as_bytes(), purpose.as_bytes(), &id.to_le_bytes()].concat();
-        let digest = CsumType::Sha256.of(&seed).0;
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&digest[..16]);
-        btrfsimg_ondisk::uuid_from_random(bytes)
+        derived_uuid(fsid, purpose, id)
     }
 }
 

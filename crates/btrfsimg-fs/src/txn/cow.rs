@@ -57,11 +57,13 @@ impl Transaction<'_> {
         Arc::make_mut(self.dirty.get_mut(&at.0).expect("a path holds blocks in memory"))
     }
 
-    fn writable_root(&mut self, tree: u64) -> Result<Logical> {
+    /// The root node of `tree`, copied if it is not new in this transaction.
+    pub(super) fn writable_root(&mut self, tree: u64) -> Result<Logical> {
         self.open_tree(tree)?;
         let root = self.trees[&tree].root;
         let block = self.block(root.logical, &root.expectation())?;
         if self.is_mine(&block, root.logical)? {
+            // Only what is below a root can be shared.
             self.keep_dirty(root.logical, block);
             return Ok(root.logical);
         }
@@ -75,7 +77,7 @@ impl Transaction<'_> {
     pub(super) fn writable_child(&mut self, tree: u64, parent: Logical, slot: usize) -> Result<Logical> {
         let (at, expect) = child_expectation(self.dirty_block(parent), slot, tree);
         let block = self.block(at, &expect)?;
-        if self.is_mine(&block, at)? {
+        if self.is_mine(&block, at)? && !self.is_shared(tree, &block, at)? {
             self.keep_dirty(at, block);
             return Ok(at);
         }
@@ -101,6 +103,23 @@ impl Transaction<'_> {
         Err(Error::corrupt_block(block.header().owner.get(), at, block.is_leaf(), violation))
     }
 
+    /// Whether a block of this transaction is another tree's as well, or no longer its tree's alone: after a snapshot in
+    /// the same transaction. What is above it was copied before: a block that others reach through a shared parent
+    /// has their references by then.
+    fn is_shared(&self, tree: u64, block: &TreeBlock, at: Logical) -> Result<bool> {
+        let owner = block.header().owner.get();
+        if !self.may_be_shared(tree, block, false) {
+            if owner == tree {
+                return Ok(false);
+            }
+            let reason = format!("owner mismatch, have {owner} expect {tree}");
+            let violation = btrfsimg_ondisk::Violation::new("BLK-10", reason);
+            return Err(Error::corrupt_block(tree, at, block.is_leaf(), violation));
+        }
+        let (refs, full) = self.block_refs(at, block.level())?;
+        Ok(refs != 1 || full || owner != tree)
+    }
+
     /// Has a block of this transaction in memory; it may have been written early.
     fn keep_dirty(&mut self, at: Logical, block: Arc<TreeBlock>) {
         if !self.dirty.contains_key(&at.0) {
@@ -118,22 +137,36 @@ impl Transaction<'_> {
     /// A copy of `old` under a new address, with the references that follow (the four cases of `format/08 §8.3`).
     fn cow(&mut self, tree: u64, old: &TreeBlock, is_root: bool) -> Result<Logical> {
         let (old_at, level) = (Logical(old.header().bytenr.get()), old.level());
-        let first_key = if old.nritems() > 0 { old.key(0) } else { Key::MIN };
-        let at = self.alloc_block(tree, level, first_key)?;
-        let mut copy = old.clone();
-        let flags = header_flags::BACKREF_REV;
-        let (owner, transid) = (tree, self.transid);
-        let header = copy.header_mut();
-        header.bytenr = at.0.into();
-        header.flags = flags.into();
-        header.owner = owner.into();
-        header.generation = transid.into();
-        self.put_dirty(at, Arc::new(copy));
+        let at = self.copy_block(tree, old)?;
         if self.may_be_shared(tree, old, is_root) {
             self.move_references(tree, old)?;
         }
         self.count_blocks(tree, -1);
         self.drop_block_ref(tree, old_at, level)?;
+        Ok(at)
+    }
+
+    /// A copy of `block` under a new address, as a block of `tree`. What it points to gets no references.
+    fn copy_block(&mut self, tree: u64, block: &TreeBlock) -> Result<Logical> {
+        let first_key = if block.nritems() > 0 { block.key(0) } else { Key::MIN };
+        let at = self.alloc_block(tree, block.level(), first_key)?;
+        let mut copy = block.clone();
+        let transid = self.transid;
+        let header = copy.header_mut();
+        header.bytenr = at.0.into();
+        header.flags = header_flags::BACKREF_REV.into();
+        header.owner = tree.into();
+        header.generation = transid.into();
+        self.put_dirty(at, Arc::new(copy));
+        Ok(at)
+    }
+
+    /// A root node for the new tree `tree`: a copy of the root node of `source`, all below it shared.
+    pub(super) fn share_root(&mut self, source: u64, tree: u64) -> Result<Logical> {
+        let old_at = self.writable_root(source)?;
+        let old = self.dirty[&old_at.0].clone();
+        let at = self.copy_block(tree, &old)?;
+        self.change_child_refs(&old, None, tree, 1)?;
         Ok(at)
     }
 
@@ -154,9 +187,7 @@ impl Transaction<'_> {
         let owned = old.header().owner.get() == tree;
         if refs > 1 && owned && !full {
             self.change_child_refs(old, Some(at), tree, 1)?;
-            let kind = ExtentKind::TreeBlock { level, first_key: Key::MIN };
-            let nodesize = u64::from(self.nodesize());
-            self.refs.set_full_backref(at, nodesize, kind);
+            self.set_full_backref(at, level);
         } else if refs > 1 || full {
             self.change_child_refs(old, None, tree, 1)?;
         }
@@ -166,9 +197,16 @@ impl Transaction<'_> {
         Ok(())
     }
 
+    /// Notes that what the block at `at` points to is referenced by it, not by its tree.
+    pub(super) fn set_full_backref(&mut self, at: Logical, level: u8) {
+        let kind = ExtentKind::TreeBlock { level, first_key: Key::MIN };
+        let nodesize = u64::from(self.nodesize());
+        self.refs.set_full_backref(at, nodesize, kind);
+    }
+
     /// Changes the count of references from `block` to all it points to: as references of the block at `parent`, or
     /// else of `tree`.
-    fn change_child_refs(
+    pub(super) fn change_child_refs(
         &mut self,
         block: &TreeBlock,
         parent: Option<Logical>,
@@ -202,10 +240,18 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    fn change_block_ref(&mut self, at: Logical, level: u8, back: BackRef, delta: i64) -> Result<()> {
+    /// Changes the count of one reference to a tree block; one without references is freed.
+    pub(super) fn change_block_ref(
+        &mut self,
+        at: Logical,
+        level: u8,
+        back: BackRef,
+        delta: i64,
+    ) -> Result<()> {
         let nodesize = u64::from(self.nodesize());
         let kind = ExtentKind::TreeBlock { level, first_key: Key::MIN };
         if self.refs.add(at, nodesize, kind, back, delta) {
+            self.dirty.remove(&at.0);
             self.space.free(&self.volume.store, at, nodesize)?;
         }
         Ok(())

@@ -10,6 +10,7 @@ mod chunks;
 mod commit;
 mod cow;
 mod csums;
+mod drop_tree;
 mod edit;
 mod free_space;
 mod refs;
@@ -22,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use btrfsimg_ondisk::{
-    BackRef, BlockContext, Key, Logical, ParentExpectation, RootItem, Superblock, TreeBlock, incompat,
+    BackRef, BlockContext, Key, Logical, ParentExpectation, RootItem, Superblock, TreeBlock, Uuid, incompat,
     objectid,
 };
 use rustc_hash::FxHashMap;
@@ -30,7 +31,9 @@ use rustc_hash::FxHashMap;
 pub use batch::ItemBatch;
 pub use chunks::ChunkPolicy;
 pub(crate) use chunks::device_key;
+pub use drop_tree::TreeDrop;
 pub use space::SpaceKind;
+pub(crate) use volume::derived_uuid;
 pub use volume::{Geometry, Volume, VolumeOptions};
 
 use crate::error::{Error, Result};
@@ -87,6 +90,14 @@ impl<'v> Transaction<'v> {
     /// The time that everything in this transaction happens at.
     pub fn now(&self) -> btrfsimg_ondisk::Timespec {
         self.now
+    }
+
+    /// A new UUID: at random, or where images are to be equal, from what it is for.
+    pub(crate) fn new_uuid(&self, purpose: &str, id: u64) -> Uuid {
+        match self.volume.reproducible {
+            true => derived_uuid(Uuid::from_bytes(self.superblock.fsid), purpose, id),
+            false => Uuid::new_v4(),
+        }
     }
 
     /// Bytes of a tree block.
@@ -242,7 +253,7 @@ fn check_expected(block: &TreeBlock, at: Logical, expect: &ParentExpectation) ->
     if expect.generation.is_some_and(|generation| generation != h.generation.get()) {
         return wrong("BLK-07", "generation");
     }
-    if expect.tree.is_some_and(|tree| tree != h.owner.get()) {
+    if !expect.admits_owner(h.owner.get()) {
         return wrong("BLK-10", "tree");
     }
     Ok(())

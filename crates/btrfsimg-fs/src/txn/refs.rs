@@ -69,11 +69,12 @@ impl DelayedRefs {
         self.heads.entry(at.0).or_insert(fresh)
     }
 
-    /// The pending change of the number of references, and whether FULL_BACKREF is to be set.
-    fn pending(&self, at: Logical) -> (i64, bool) {
-        self.heads
-            .get(&at.0)
-            .map_or((0, false), |h| (h.deltas.iter().map(|(_, d)| d).sum(), h.set_full_backref))
+    /// The pending change of the number of references, whether FULL_BACKREF is to be set, and whether the extent has
+    /// no item yet.
+    fn pending(&self, at: Logical) -> (i64, bool, bool) {
+        self.heads.get(&at.0).map_or((0, false, false), |h| {
+            (h.deltas.iter().map(|(_, d)| d).sum(), h.set_full_backref, h.is_new)
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -88,7 +89,10 @@ impl DelayedRefs {
 impl Transaction<'_> {
     /// References of the tree block at `at` and whether it has FULL_BACKREF, pending changes included.
     pub(super) fn block_refs(&self, at: Logical, level: u8) -> Result<(u64, bool)> {
-        let (delta, pending_full) = self.refs.pending(at);
+        let (delta, pending_full, is_new) = self.refs.pending(at);
+        if is_new {
+            return Ok((u64::try_from(delta).map_err(|_| underflow(at))?, pending_full));
+        }
         let (_, view) = self.find_extent(
             at,
             ExtentKind::TreeBlock { level, first_key: Key::MIN },
@@ -138,8 +142,9 @@ impl Transaction<'_> {
         let key = self.extent_key(at, head.kind, head.len);
         let mut item = ExtentItem::zeroed();
         item.generation = self.transid.into();
+        let full = if head.set_full_backref { extent_flags::FULL_BACKREF } else { 0 };
         item.flags = match head.kind {
-            ExtentKind::TreeBlock { .. } => extent_flags::TREE_BLOCK,
+            ExtentKind::TreeBlock { .. } => extent_flags::TREE_BLOCK | full,
             ExtentKind::Data => extent_flags::DATA,
         }
         .into();
@@ -259,8 +264,10 @@ impl Transaction<'_> {
 
     /// Gives back the space of an extent without references; data lose their checksums.
     fn free_extent(&mut self, at: Logical, len: u64, kind: ExtentKind) -> Result<()> {
-        if kind == ExtentKind::Data {
-            self.remove_csums(at, len)?;
+        match kind {
+            ExtentKind::Data => self.remove_csums(at, len)?,
+            // What is there next is not to be overwritten.
+            ExtentKind::TreeBlock { .. } => _ = self.dirty.remove(&at.0),
         }
         self.space.free(&self.volume.store, at, len)
     }

@@ -4,7 +4,7 @@ use btrfsimg_ondisk::{Key, Logical, RootItem, objectid};
 use zerocopy::IntoBytes;
 
 use super::{OpenTree, Transaction};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tree::{TreeRoot, required_root, root_item};
 
 impl Transaction<'_> {
@@ -34,6 +34,47 @@ impl Transaction<'_> {
         self.trees.insert(tree, OpenTree { root: unset, item, changed: true, blocks_delta: 0 });
         let logical = self.new_block(tree, 0, Key::MIN)?;
         self.trees.get_mut(&tree).expect("inserted above").root.logical = logical;
+        Ok(())
+    }
+
+    /// Makes the tree `key.objectid` a snapshot of the tree `source`: its root node is a copy, all below is shared.
+    /// Its ROOT_ITEM, at `key`, is that of `source` as it is now, with what `change` changes.
+    ///
+    /// # Errors
+    /// `NotFound` when `source` is no tree with a ROOT_ITEM; as any change of a tree.
+    pub fn create_snapshot(
+        &mut self,
+        source: u64,
+        key: Key,
+        change: impl FnOnce(&mut RootItem),
+    ) -> Result<()> {
+        let (tree, transid, nodesize) = (key.objectid, self.transid, i64::from(self.nodesize()));
+        self.open_tree(source)?;
+        let open = self.trees.get_mut(&source).expect("opened above");
+        let Some((_, item)) = &mut open.item else {
+            return Err(Error::NotFound(format!("subvolume {source}")));
+        };
+        item.last_snapshot = transid.into();
+        open.changed = true;
+        let mut copy = *item;
+        let blocks = open.blocks_delta.saturating_mul(nodesize);
+        copy.bytes_used = copy.bytes_used.get().saturating_add_signed(blocks).into();
+        change(&mut copy);
+        self.insert(objectid::ROOT_TREE, key, copy.as_bytes())?;
+        let logical = self.share_root(source, tree)?;
+        let root = TreeRoot { tree, logical, level: self.trees[&source].root.level, generation: transid };
+        let open = OpenTree { root, item: Some((key, copy)), changed: true, blocks_delta: 0 };
+        self.trees.insert(tree, open);
+        Ok(())
+    }
+
+    /// Takes the ROOT_ITEM of a tree that has no blocks any more out of the root tree.
+    pub(super) fn remove_root_item(&mut self, tree: u64) -> Result<()> {
+        if let Some(open) = self.trees.remove(&tree)
+            && let Some((key, _)) = open.item
+        {
+            self.remove(objectid::ROOT_TREE, key)?;
+        }
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use btrfsimg_ondisk::{
     COMPAT_RO_KNOWN, CsumType, DevItem, Key, KeyType, SUPERBLOCK_OFFSETS, Superblock, Timespec, Uuid,
-    compat_ro, compat_ro_names, incompat, incompat_names, objectid,
+    compat_ro, compat_ro_names, incompat, incompat_names, objectid, uuid_from_random,
 };
 
 use super::chunks::ChunkPolicy;
@@ -39,6 +39,8 @@ pub struct VolumeOptions {
     pub no_sync: bool,
     /// Only to see what a change needs: data are not written. For a device whose writes go nowhere.
     pub dry_run: bool,
+    /// Draw UUIDs from what they are for, not at random: for equal images.
+    pub reproducible: bool,
     /// With `dry_run`: as if the device had this many bytes.
     pub assumed_size: Option<u64>,
     /// Bytes of changed blocks kept in memory before the oldest are written to their place; 32 MiB when not given.
@@ -54,6 +56,7 @@ pub struct Volume {
     pub(super) dry_run: bool,
     /// Bytes of changed blocks kept in memory.
     pub(super) dirty_budget: usize,
+    pub(super) reproducible: bool,
     pub(super) poisoned: bool,
 }
 
@@ -101,6 +104,7 @@ impl Volume {
             sync: !options.no_sync,
             dry_run: options.dry_run,
             dirty_budget: options.dirty_budget.unwrap_or(DIRTY_BUDGET),
+            reproducible: options.reproducible,
             poisoned: false,
         })
     }
@@ -118,6 +122,7 @@ impl Volume {
             sync: !options.no_sync,
             dry_run: options.dry_run,
             dirty_budget: options.dirty_budget.unwrap_or(DIRTY_BUDGET),
+            reproducible: options.reproducible,
             poisoned: false,
         })
     }
@@ -154,6 +159,15 @@ impl Volume {
     pub fn store(&self) -> &BlockStore {
         &self.store
     }
+}
+
+/// A UUID drawn from the file system's, what it is for, and which one of those it is.
+pub(crate) fn derived_uuid(fsid: Uuid, purpose: &str, id: u64) -> Uuid {
+    let seed = [fsid.as_bytes(), purpose.as_bytes(), &id.to_le_bytes()].concat();
+    let digest = CsumType::Sha256.of(&seed).0;
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    uuid_from_random(bytes)
 }
 
 fn check_writable(store: &BlockStore) -> Result<()> {

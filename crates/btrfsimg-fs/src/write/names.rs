@@ -51,6 +51,12 @@ pub fn check_changeable(
         )));
     }
     let inode = lookup::inode(tx, place)?;
+    check_immutable(&inode, shown, removing)?;
+    Ok(inode)
+}
+
+/// The part of [`check_changeable`] that is about the inode alone.
+pub(super) fn check_immutable(inode: &InodeItem, shown: &str, removing: bool) -> Result<()> {
     let flags = inode.flags.get();
     if flags & (inode_flags::IMMUTABLE | inode_flags::RO_VERITY) != 0 {
         return Err(Error::ReadOnly(format!(
@@ -60,7 +66,7 @@ pub fn check_changeable(
     if removing && flags & inode_flags::APPEND != 0 {
         return Err(Error::ReadOnly(format!("{shown}: operation not permitted: the inode is append-only")));
     }
-    Ok(inode)
+    Ok(())
 }
 
 /// Adds `name` to `dir` for what `location` names. Returns its index. The inode's own reference is not added.

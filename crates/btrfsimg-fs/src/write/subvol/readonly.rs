@@ -1,9 +1,9 @@
-//! Subvolumes as a whole.
+//! The property `ro` of subvolumes.
 
-use btrfsimg_ondisk::{Key, KeyType, Uuid, objectid, root_flags};
+use btrfsimg_ondisk::{KeyType, root_flags};
 
+use super::uuids;
 use crate::error::{Error, Result};
-use crate::tree::{Blocks as _, lookup};
 use crate::txn::Transaction;
 
 /// Makes the subvolume `tree` read-only or writable.
@@ -34,24 +34,7 @@ pub fn set_readonly(tx: &mut Transaction<'_>, tree: u64, readonly: bool, force: 
     }
     item.flags = (flags & !root_flags::RDONLY).into();
     match forgotten {
-        Some(received) => forget_received(tx, tree, received),
+        Some(received) => uuids::remove(tx, KeyType::UUID_RECEIVED_SUBVOL, received, tree),
         None => Ok(()),
-    }
-}
-
-/// Takes `tree` out of the UUID tree's list of subvolumes that were received as `uuid`.
-fn forget_received(tx: &mut Transaction<'_>, tree: u64, uuid: [u8; 16]) -> Result<()> {
-    let (low, high) = Uuid::from_bytes(uuid).as_u64_pair();
-    let key = Key::new(low.swap_bytes(), KeyType::UUID_RECEIVED_SUBVOL, high.swap_bytes());
-    if tx.root(objectid::UUID_TREE)?.is_none() {
-        return Ok(());
-    }
-    let Some(ids) = lookup(tx, objectid::UUID_TREE, &key)? else { return Ok(()) };
-    let kept: Vec<u8> =
-        ids.chunks_exact(8).filter(|id| *id != tree.to_le_bytes()).flatten().copied().collect();
-    match kept.len() {
-        n if n == ids.len() => Ok(()),
-        0 => tx.remove(objectid::UUID_TREE, key),
-        _ => tx.replace(objectid::UUID_TREE, key, &kept),
     }
 }

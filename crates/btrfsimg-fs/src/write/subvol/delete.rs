@@ -1,0 +1,123 @@
+//! Deleting subvolumes (`format/08 §8.9`).
+//!
+//! The entry and all that is said of the subvolume goes at once, as in the kernel. What it holds is dropped with it
+//! where that is little; else the rest stays, marked as the kernel marks it, and goes in further transactions: ours,
+//! or those of the next kernel that mounts the image.
+
+use btrfsimg_ondisk::{Key, KeyType, objectid, root_flags};
+
+use super::{links, uuids};
+use crate::error::{Error, Result};
+use crate::lookup::{self, Place, default_subvolume, find_entry, target};
+use crate::tree::Cursor;
+use crate::txn::{Transaction, TreeDrop};
+use crate::write::names::{check_immutable, remove_entry};
+
+/// Extents whose references change in one transaction, about: a bound of its memory and of what it needs of the free
+/// space.
+pub const DROP_STEP: usize = 32 << 10;
+
+/// A subvolume whose name is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deleted {
+    /// Its id.
+    pub tree: u64,
+    /// Whether all that it held is gone too.
+    pub finished: bool,
+}
+
+/// Deletes the subvolume `name` of `dir`, and drops what it holds where that is little. Where `finished` is not set, the
+/// rest is for a [`TreeDrop`], once this is committed.
+///
+/// # Errors
+/// As [`begin_delete`].
+pub fn delete(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Result<Deleted> {
+    let tree = begin_delete(tx, dir, name)?;
+    let finished = finish(tx, &mut TreeDrop::new(tree), DROP_STEP)?;
+    Ok(Deleted { tree, finished })
+}
+
+/// Deletes the subvolume `name` of `dir`, but drops nothing of what it holds. Says its id.
+///
+/// # Errors
+/// `Invalid` when it is no subvolume; `ReadOnly` for the default subvolume and one whose root directory is immutable or
+/// append-only; `NotEmpty` when there are subvolumes in it; as any change of a tree.
+pub fn begin_delete(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Result<u64> {
+    let shown = String::from_utf8_lossy(name).into_owned();
+    let entry = find_entry(tx, dir, name)?.ok_or_else(|| Error::NotFound(shown.clone()))?;
+    let place = target(tx, dir, name, entry.location)?;
+    if !entry.is_subvolume() || place.is_empty_dir() {
+        return Err(Error::Invalid(format!("{shown}: not a subvolume")));
+    }
+    let tree = place.tree;
+    check_deletable(tx, tree, &shown)?;
+    let index = links::remove(tx, tree, dir.tree)?;
+    remove_entry(tx, dir, name, index)?;
+    mark_dead(tx, tree)?;
+    Ok(tree)
+}
+
+/// Drops a part of a subvolume that is deleted, and says whether it was the rest. See [`TreeDrop::step`].
+///
+/// # Errors
+/// As [`TreeDrop::step`].
+pub fn finish(tx: &mut Transaction<'_>, drop: &mut TreeDrop, limit: usize) -> Result<bool> {
+    let finished = drop.step(tx, limit)?;
+    if finished {
+        let orphan = Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, drop.tree());
+        tx.remove(objectid::ROOT_TREE, orphan)?;
+    }
+    Ok(finished)
+}
+
+fn check_deletable(tx: &Transaction<'_>, tree: u64, shown: &str) -> Result<()> {
+    if default_subvolume(tx)? == tree {
+        let fix = "set another one with 'btrfsimg subvol set-default'";
+        return Err(Error::ReadOnly(format!(
+            "{shown}: operation not permitted: it is the default subvolume; {fix}"
+        )));
+    }
+    let first = Key::new(tree, KeyType::ROOT_REF, 0);
+    let inside = Cursor::at_or_after(tx, objectid::ROOT_TREE, &first)?.map(|cursor| cursor.key());
+    if inside.is_some_and(|key| (key.objectid, key.key_type) == (tree, KeyType::ROOT_REF)) {
+        return Err(Error::NotEmpty(format!("{shown}: there are subvolumes in it")));
+    }
+    let root = lookup::inode(tx, Place::root(tree))?;
+    check_immutable(&root, shown, true)
+}
+
+fn mark_dead(tx: &mut Transaction<'_>, tree: u64) -> Result<()> {
+    let Some(item) = tx.root_item_mut(tree)? else {
+        return Err(Error::NotFound(format!("subvolume {tree}")));
+    };
+    item.refs = 0.into();
+    item.flags = (item.flags.get() | root_flags::DEAD).into();
+    (item.drop_progress, item.drop_level) = (Key::MIN.into(), 0);
+    let (uuid, received) = (item.uuid, item.received_uuid);
+    uuids::remove(tx, KeyType::UUID_SUBVOL, uuid, tree)?;
+    uuids::remove(tx, KeyType::UUID_RECEIVED_SUBVOL, received, tree)?;
+    tx.insert(objectid::ROOT_TREE, Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, tree), &[])
+}
+
+/// Removes the entry `name` of `dir` that stands for a subvolume which is not there: in a snapshot, where another
+/// subvolume was inside.
+///
+/// # Errors
+/// `Invalid` when it is none; as any change of a tree.
+pub fn remove_stand_in(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Result<()> {
+    let shown = String::from_utf8_lossy(name).into_owned();
+    let entry = find_entry(tx, dir, name)?.ok_or_else(|| Error::NotFound(shown.clone()))?;
+    if !entry.is_subvolume() || !target(tx, dir, name, entry.location)?.is_empty_dir() {
+        return Err(Error::Invalid(format!("{shown}: no stand-in for a subvolume")));
+    }
+    let mut index = None;
+    lookup::entries(tx, dir, |found| {
+        let (at, found) = found?;
+        if found.name == name {
+            index = Some(at);
+        }
+        Ok(index.is_none())
+    })?;
+    let index = index.ok_or_else(|| Error::corrupt("LK-03", format!("{shown}: its entry has no index")))?;
+    remove_entry(tx, dir, name, index)
+}

@@ -1,0 +1,14 @@
+//! Subvolumes as a whole: made, snapshotted, deleted, and what is said of each in the root tree and the UUID tree
+//! (`format/08 §8.3, 8.7, 8.9`).
+
+mod create;
+mod default;
+mod delete;
+mod links;
+mod readonly;
+mod uuids;
+
+pub use create::{create, snapshot};
+pub use default::set_default;
+pub use delete::{DROP_STEP, Deleted, begin_delete, delete, finish, remove_stand_in};
+pub use readonly::set_readonly;
