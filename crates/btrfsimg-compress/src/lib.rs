@@ -32,7 +32,7 @@ pub use error::{DecodeError, SpecError};
 pub use inspect::{Finding, Inspection};
 pub use method::{Algorithm, CompressionSpec, Method};
 pub use policy::{Decision, Situation, decide};
-pub use pool::{PoolStats, PooledWorkspace, WorkspacePool};
+pub use pool::{PoolStats, PooledWorkspace, UNUSED_FOR, WorkspacePool};
 pub use property::{Property, PropertyChange};
 pub use workspace::Workspace;
 

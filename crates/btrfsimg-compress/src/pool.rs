@@ -1,5 +1,6 @@
 //! Workspaces for many threads: taken, used, given back, and in the steady state never allocated.
 
+use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,14 +9,18 @@ use crate::workspace::Workspace;
 
 /// Hands out workspaces per method: the smallest idle one that is large enough, else a new one.
 ///
-/// At most workers + 1 are kept idle; the one longest unused goes first. With w threads and one method, at most
-/// w workspaces are ever allocated.
+/// At most workers + 1 are kept idle; the one longest unused goes first, and one that nothing has asked for over
+/// [`UNUSED_FOR`] hand-outs goes as well. With w threads and one method, at most w workspaces are ever allocated, and
+/// none is given up: equal ones take turns.
 #[derive(Debug)]
 pub struct WorkspacePool {
     inner: Mutex<Inner>,
     max_idle: usize,
     probe: bool,
 }
+
+/// Hand-outs after which an idle workspace that took part in none of them is given up (512 MiB of full chunks).
+pub const UNUSED_FOR: u64 = 4096;
 
 /// Counters of a pool since it was made, and what it holds now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -34,8 +39,8 @@ pub struct PoolStats {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The longest unused first.
-    idle: Vec<Workspace>,
+    /// The longest unused first, each with how many had been handed out when it came back.
+    idle: VecDeque<(Workspace, u64)>,
     stats: PoolStats,
 }
 
@@ -47,9 +52,37 @@ impl Inner {
 
     fn take_smallest(&mut self, method: Method) -> Option<Workspace> {
         let fitting = self.idle.iter().enumerate();
-        let fitting = fitting.filter_map(|(i, workspace)| Some((workspace.surplus_for(method)?, i)));
+        let fitting = fitting.filter_map(|(i, (workspace, _))| Some((workspace.surplus_for(method)?, i)));
         let (_, index) = fitting.min()?;
-        Some(self.idle.remove(index))
+        self.idle.remove(index).map(|(workspace, _)| workspace)
+    }
+
+    fn handed_out(&self) -> u64 {
+        self.stats.allocated + self.stats.reused
+    }
+
+    /// The longest unused, where there are too many or it is not needed.
+    fn evict(&mut self, max_idle: usize) -> Option<Workspace> {
+        let (_, since) = self.idle.front()?;
+        let is_unused = self.handed_out() - since > UNUSED_FOR;
+        if self.idle.len() <= max_idle && !is_unused {
+            return None;
+        }
+        let (evicted, _) = self.idle.pop_front()?;
+        self.stats.bytes = self.stats.bytes.saturating_sub(evicted.bytes());
+        Some(evicted)
+    }
+}
+
+impl PoolStats {
+    /// The counters of both, for pools that were in use one after the other.
+    pub fn and_then(self, next: PoolStats) -> PoolStats {
+        PoolStats {
+            allocated: self.allocated + next.allocated,
+            reused: self.reused + next.reused,
+            peak_bytes: self.peak_bytes.max(next.peak_bytes),
+            ..next
+        }
     }
 }
 
@@ -104,11 +137,10 @@ impl WorkspacePool {
         let now = workspace.bytes();
         self.account(counted, now);
         let mut inner = self.lock();
-        inner.idle.push(workspace);
-        let evicted = (inner.idle.len() > self.max_idle).then(|| inner.idle.remove(0));
-        if let Some(evicted) = &evicted {
-            inner.stats.bytes = inner.stats.bytes.saturating_sub(evicted.bytes());
-        }
+        let handed_out = inner.handed_out();
+        inner.idle.push_back((workspace, handed_out));
+        let evicted = inner.evict(self.max_idle);
+        // Its memory goes back without the lock.
         drop(inner);
         drop(evicted);
     }

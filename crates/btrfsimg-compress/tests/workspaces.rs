@@ -4,7 +4,7 @@
 
 mod common;
 
-use btrfsimg_compress::{Encoded, Method, Workspace, WorkspacePool, encode_extent};
+use btrfsimg_compress::{Encoded, Method, PoolStats, UNUSED_FOR, Workspace, WorkspacePool, encode_extent};
 use common::{Rng, all_methods, method, random, text, textures};
 
 fn encode(workspace: &mut Workspace, input: &[u8]) -> (Encoded, Vec<u8>) {
@@ -107,6 +107,28 @@ fn idle_ones_are_bounded_and_the_longest_unused_goes() {
     assert_eq!(pool.stats().allocated, 3);
     drop(pool.get(method("lzo")));
     assert_eq!((pool.stats().allocated, pool.stats().idle), (4, 2));
+}
+
+#[test]
+fn what_nothing_asks_for_any_more_is_given_up() {
+    let pool = WorkspacePool::new(4);
+    drop(pool.get(method("zstd:15")));
+    let [one, two] = ["lzo", "lzo"].map(|name| pool.get(method(name)));
+    let bytes = one.bytes() + two.bytes();
+    drop((one, two));
+    let mut largest_gone = 0;
+    for n in 0..3 * UNUSED_FOR {
+        drop(pool.get(method("lzo")));
+        if pool.stats().idle == 2 && largest_gone == 0 {
+            largest_gone = n;
+        }
+    }
+    // The large one after that many hand-outs; of the two that take turns none.
+    assert!((UNUSED_FOR - 4..=UNUSED_FOR).contains(&largest_gone), "{largest_gone}");
+    let PoolStats { allocated, idle, bytes: held, .. } = pool.stats();
+    assert_eq!((allocated, idle, held), (3, 2, bytes));
+    drop(pool.get(method("zstd:15")));
+    assert_eq!(pool.stats().allocated, 4);
 }
 
 #[test]

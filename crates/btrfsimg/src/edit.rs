@@ -86,6 +86,13 @@ impl<'a> EditCx<'a, '_> {
         }
     }
 
+    /// Prints a line on standard output after the commit, but for `-q`.
+    pub(crate) fn print(&mut self, line: String) {
+        if !self.ui.is_quiet() {
+            self.said.lines.push(line);
+        }
+    }
+
     /// Reports a failure that does not stop the rest, after the commit; the exit code is then `code`.
     pub(crate) fn fail(&mut self, message: String, code: u8) {
         self.said.failures.push((message, code));

@@ -182,7 +182,7 @@ fn run_named(
     };
     let shared = Shared { pool: &pool, format, sparse: options.sparse, policy: &options.compression };
     let limit = options.workers.max(1) * 3;
-    std::thread::scope(|scope| {
+    let report: Result<Report> = std::thread::scope(|scope| {
         // Made in here, so that they go when this closure ends, however it ends: then the workers end.
         let (jobs, job_queue) = bounded(limit);
         let (results, done) = bounded(limit);
@@ -213,7 +213,8 @@ fn run_named(
         };
         importer.drive(&jobs, &done)?;
         importer.finish()
-    })
+    });
+    Ok(Report { workspaces: pool.stats(), ..report? })
 }
 
 /// What waits for its turn to go into the image, in the order of the walk.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
+use btrfsimg_compress::PoolStats;
 use btrfsimg_ondisk::Timespec;
 
 use crate::write::encode::CompressionPolicy;
@@ -82,6 +83,8 @@ pub struct Report {
     pub bytes_read: u64,
     /// Bytes of file data stored, but for inline ones.
     pub bytes_stored: u64,
+    /// The workspaces of the compression.
+    pub workspaces: PoolStats,
     /// What went wrong; the rest is in.
     pub failures: Vec<Failure>,
 }

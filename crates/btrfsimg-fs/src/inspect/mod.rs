@@ -1,5 +1,6 @@
 //! The structures of an image as they are, one by one, damaged ones too.
 
+mod compression;
 mod files;
 mod item;
 mod space;
@@ -18,6 +19,7 @@ use crate::lookup::Items as _;
 use crate::read::Filesystem;
 use crate::tree::TreeRoot;
 
+pub use compression::{Amount, CompressionUsage, Report, Storage, compression_usage};
 pub use item::describe;
 
 /// A copy of the superblock.

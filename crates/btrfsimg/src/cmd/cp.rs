@@ -53,6 +53,9 @@ pub(crate) struct Args {
     /// Compress what is copied in so, above any property; not stored: none, lzo, zlib[:1-9], zstd[:-15..15]
     #[arg(long, value_name = "ALGO[:LEVEL]")]
     compress: Option<CompressionSpec>,
+    /// Say how compression used its memory
+    #[arg(long)]
+    stats: bool,
     /// Make devices outside an image, without -a as root
     #[arg(long)]
     devices: bool,

@@ -1,5 +1,6 @@
 //! `inspect`: the structures of an image, as they are.
 
+mod compression;
 mod superblock;
 mod tree;
 
@@ -17,7 +18,8 @@ use crate::output::Ui;
 #[command(after_help = "\
 Examples:
   btrfsimg inspect super out.img
-  btrfsimg inspect tree -t fs out.img")]
+  btrfsimg inspect tree -t fs out.img
+  btrfsimg inspect compression out.img")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: InspectCommand,
@@ -27,12 +29,14 @@ pub(crate) struct Args {
 enum InspectCommand {
     Super(superblock::Args),
     Tree(tree::Args),
+    Compression(compression::Args),
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     match &args.command {
         InspectCommand::Super(args) => superblock::run(args, ui),
         InspectCommand::Tree(args) => tree::run(args, ui),
+        InspectCommand::Compression(args) => compression::run(args, ui),
     }
 }
 

@@ -10,7 +10,7 @@ use btrfsimg_fs::mkfs::{Features, ImageOptions, Made, Options, Size, Slack, make
 use btrfsimg_fs::write::encode::CompressionPolicy;
 use btrfsimg_ondisk::{CsumType, Uuid, uuid_from_random};
 
-use crate::cmd::report::{Progress, report_failures, shown_size};
+use crate::cmd::report::{Progress, json_workspaces, report_failures, shown_size, shown_workspaces};
 use crate::cmd::workers;
 use crate::exit::usage;
 use crate::output::{Ui, print_json, stdout};
@@ -88,6 +88,9 @@ pub(crate) struct Args {
     /// Do not wait until the image is durable
     #[arg(long)]
     no_sync: bool,
+    /// Say how compression used its memory
+    #[arg(long)]
+    stats: bool,
     /// Say what was made as JSON
     #[arg(long)]
     json: bool,
@@ -220,6 +223,9 @@ fn say(args: &Args, ui: &Ui, made: &Made<Report>) -> Result<()> {
         let (read, stored) = (shown_size(r.bytes_read), shown_size(r.bytes_stored));
         writeln!(out, "  {read} of file data, {stored} stored")?;
     }
+    if args.stats {
+        writeln!(out, "  {}", shown_workspaces(&r.workspaces))?;
+    }
     out.flush()?;
     Ok(())
 }
@@ -231,7 +237,7 @@ fn say_json(args: &Args, made: &Made<Report>) -> Result<()> {
         .iter()
         .map(|f| serde_json::json!({ "path": Path::new(&f.path).display().to_string(), "reason": f.reason }))
         .collect();
-    print_json(serde_json::json!({
+    let mut document = serde_json::json!({
         "image": args.image.display().to_string(),
         "size": made.size,
         "uuid": made.fsid.to_string(),
@@ -241,5 +247,9 @@ fn say_json(args: &Args, made: &Made<Report>) -> Result<()> {
         "bytes_read": r.bytes_read,
         "bytes_stored": r.bytes_stored,
         "failures": failures,
-    }))
+    });
+    if args.stats {
+        document["workspaces"] = json_workspaces(&r.workspaces);
+    }
+    print_json(document)
 }

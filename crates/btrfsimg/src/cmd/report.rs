@@ -3,6 +3,7 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
+use btrfsimg_compress::PoolStats;
 use btrfsimg_fs::import::Report;
 use indicatif::ProgressBar;
 
@@ -45,6 +46,18 @@ impl Drop for Progress {
             bar.finish_and_clear();
         }
     }
+}
+
+/// `--stats`: the counters of the workspaces, on a line.
+pub(crate) fn shown_workspaces(stats: &PoolStats) -> String {
+    let PoolStats { allocated, reused, peak_bytes, .. } = stats;
+    format!("workspaces: {allocated} allocated, {reused} reused, {} at most", shown_size(*peak_bytes as u64))
+}
+
+/// The same in JSON.
+pub(crate) fn json_workspaces(stats: &PoolStats) -> serde_json::Value {
+    let PoolStats { allocated, reused, bytes, peak_bytes, .. } = stats;
+    serde_json::json!({ "allocated": allocated, "reused": reused, "bytes": bytes, "peak_bytes": peak_bytes })
 }
 
 /// Bytes for people, in powers of 1024.

@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use btrfsimg_compress::PoolStats;
 use btrfsimg_fs::Error;
 use btrfsimg_fs::import::{self, Preserve, Report, Sparse, Target, import_entry, import_tree};
 use btrfsimg_fs::lookup::{Place, find_entry, inode, resolve_parent, target};
@@ -15,7 +16,7 @@ use btrfsimg_ondisk::FileType;
 
 use super::Args;
 use crate::address::Address;
-use crate::cmd::report::Progress;
+use crate::cmd::report::{Progress, shown_workspaces};
 use crate::cmd::workers;
 use crate::edit::{EditCx, resolve};
 use crate::exit::{self, usage};
@@ -55,6 +56,10 @@ pub(super) fn copy_in(args: &Args, cx: &mut EditCx<'_, '_>, from: &[PathBuf], to
     refused.iter().for_each(|e| cx.fail(message(e), exit::code_of(e)));
     for failure in reports.iter().flat_map(|r| &r.failures) {
         cx.fail(format!("{}: {}", failure.path.display(), failure.reason), exit::FAILED);
+    }
+    if args.stats {
+        let all = reports.iter().map(|r| r.workspaces).reduce(PoolStats::and_then).unwrap_or_default();
+        cx.print(shown_workspaces(&all));
     }
     Ok(())
 }
