@@ -5,6 +5,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`mkfs`], [`import`], [`export`] | whole trees in and out |
+//! | [`defrag`] | extents made anew in place |
 //! | [`write`](mod@write) | directory operations inside a transaction |
 //! | [`read`] | files, directories, xattrs, subvolumes |
 //! | [`txn`] | copy-on-write B-trees, allocation, references, commit; knows no names |
@@ -16,6 +17,7 @@
 
 pub mod block_store;
 pub mod chunk_map;
+pub mod defrag;
 pub mod device;
 mod error;
 pub mod export;

@@ -2,6 +2,7 @@
 
 mod cat;
 mod cp;
+mod defrag;
 mod inspect;
 mod ls;
 mod mkdir;
@@ -23,6 +24,7 @@ use crate::output::Ui;
 pub(crate) enum Command {
     Mkfs(mkfs::Args),
     Cp(cp::Args),
+    Defrag(defrag::Args),
     Ls(ls::Args),
     Cat(cat::Args),
     Stat(stat::Args),
@@ -55,6 +57,7 @@ impl Command {
             Command::Mkdir(_) | Command::Rm(_) => Ok(()),
             Command::Mkfs(args) => mkfs::run(&args, ui),
             Command::Cp(args) => cp::run(&args, ui),
+            Command::Defrag(args) => defrag::run(&args, ui),
             Command::Ls(args) => ls::run(&args, ui),
             Command::Cat(args) => cat::run(&args, ui),
             Command::Stat(args) => stat::run(&args, ui),

@@ -185,6 +185,13 @@ impl EditArgs {
         Ok(())
     }
 
+    /// Opens the image for commands that commit in steps.
+    pub(crate) fn volume(&self, image: &ImageArgs, path: &Path, stop: &AtomicBool) -> Result<Volume> {
+        let device: Arc<dyn Device> = Arc::new(self.open(path, image.offset, stop)?);
+        let options = VolumeOptions { grow: self.grow, no_sync: self.no_sync, ..Default::default() };
+        Volume::open(device, options).with_context(|| path.display().to_string())
+    }
+
     /// Opens the image for writing; waits for its lock if that was asked for.
     fn open(&self, path: &Path, offset: u64, stop: &AtomicBool) -> Result<FileDevice> {
         let until = self.wait.map(|seconds| {

@@ -170,7 +170,7 @@ impl Transaction<'_> {
         Ok(at)
     }
 
-    fn may_be_shared(&self, tree: u64, block: &TreeBlock, is_root: bool) -> bool {
+    pub(super) fn may_be_shared(&self, tree: u64, block: &TreeBlock, is_root: bool) -> bool {
         let header = block.header();
         let relocated = header.flags.get() & header_flags::RELOC != 0;
         let last_snapshot = match &self.trees[&tree].item {

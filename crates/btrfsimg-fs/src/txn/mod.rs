@@ -16,6 +16,7 @@ mod free_space;
 mod refs;
 mod roots;
 mod runs;
+mod sharing;
 mod space;
 mod volume;
 
@@ -32,6 +33,7 @@ pub use batch::ItemBatch;
 pub use chunks::ChunkPolicy;
 pub(crate) use chunks::device_key;
 pub use drop_tree::TreeDrop;
+pub use sharing::Sharing;
 pub use space::SpaceKind;
 pub(crate) use volume::derived_uuid;
 pub use volume::{Geometry, Volume, VolumeOptions};

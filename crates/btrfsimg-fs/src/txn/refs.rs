@@ -77,6 +77,11 @@ impl DelayedRefs {
         })
     }
 
+    /// Whether the extent at `at` has changes that are not written.
+    pub(super) fn is_pending(&self, at: Logical) -> bool {
+        self.heads.contains_key(&at.0)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.heads.is_empty()
     }
@@ -168,7 +173,12 @@ impl Transaction<'_> {
     }
 
     /// The key and contents of the item of an extent that exists.
-    fn find_extent(&self, at: Logical, kind: ExtentKind, len: u64) -> Result<(Key, ExtentItemView)> {
+    pub(super) fn find_extent(
+        &self,
+        at: Logical,
+        kind: ExtentKind,
+        len: u64,
+    ) -> Result<(Key, ExtentItemView)> {
         // With SKINNY_METADATA both kinds of item may coexist (`format/02 §2.3`).
         for key in [self.extent_key(at, kind, len), Key::new(at.0, KeyType::EXTENT_ITEM, len)] {
             if let Some(data) = lookup(self, objectid::EXTENT_TREE, &key)? {
@@ -235,7 +245,7 @@ impl Transaction<'_> {
     }
 
     /// The keyed item of `back`, if there is one. Data references with equal hashes stand side by side.
-    fn find_keyed_ref(&self, at: Logical, back: BackRef) -> Result<Option<(Key, u32)>> {
+    pub(super) fn find_keyed_ref(&self, at: Logical, back: BackRef) -> Result<Option<(Key, u32)>> {
         let first = Key::new(at.0, back.key_type(), back.sequence());
         let last = Key::new(at.0, back.key_type(), if is_hashed(back) { u64::MAX } else { back.sequence() });
         let (mut found, mut expected) = (None, first.offset);

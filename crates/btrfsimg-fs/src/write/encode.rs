@@ -93,6 +93,32 @@ impl EncodedData {
         (data, EncodedExtent { file_offset, num_bytes, compression: 0, inline: false, stored })
     }
 
+    /// Adds what another encoder made of the bytes that follow; checksums included. Neighbours that are stored raw
+    /// become one extent, as if one encoder had made both.
+    pub fn append(
+        &mut self,
+        extents: &mut Vec<EncodedExtent>,
+        next: &EncodedData,
+        next_extents: impl IntoIterator<Item = EncodedExtent>,
+    ) {
+        let start = self.data.len();
+        self.data.extend_from_slice(&next.data);
+        self.csums.extend_from_slice(&next.csums);
+        for mut extent in next_extents {
+            extent.stored = extent.stored.start + start..extent.stored.end + start;
+            match extents.last_mut().filter(|last| {
+                (last.compression, extent.compression) == (0, 0)
+                    && last.file_offset + last.num_bytes == extent.file_offset
+            }) {
+                Some(raw) => {
+                    raw.num_bytes += extent.num_bytes;
+                    raw.stored.end = extent.stored.end;
+                }
+                None => extents.push(extent),
+            }
+        }
+    }
+
     /// Forgets all, keeps the buffers.
     pub fn clear(&mut self) {
         self.data.clear();

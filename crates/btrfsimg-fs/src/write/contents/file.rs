@@ -53,6 +53,11 @@ impl<'t, 'v> OpenFile<'t, 'v> {
         Ok(())
     }
 
+    /// What the extents take, as the inode is to say it.
+    pub(super) fn nbytes(&self) -> u64 {
+        self.nbytes
+    }
+
     pub(super) fn sector_of(&self, offset: u64) -> u64 {
         offset - offset % self.sector
     }
@@ -268,7 +273,7 @@ pub(super) fn inline_len(tx: &Transaction<'_>, place: Place) -> Result<Option<u6
 
 /// The bytes that are stored for `range` of a file with these flags. What a dry run has not written reads as bytes
 /// that are not zero.
-pub(super) fn read_stored(
+pub(crate) fn read_stored(
     tx: &mut Transaction<'_>,
     place: Place,
     flags: u64,

@@ -7,11 +7,14 @@
 mod clone;
 mod drop;
 mod file;
+mod replace;
 mod truncate;
 mod write;
 
 pub use clone::clone_range;
 pub use drop::drop_range;
+pub(crate) use file::read_stored;
+pub use replace::replace_extents;
 pub use truncate::{punch_hole, truncate};
 pub use write::{Codec, write_at};
 
