@@ -1,4 +1,7 @@
-//! `docs/verify.md`, made from the table of rules, so that page, `verify --explain` and code say the same.
+//! `docs/verify.md` and `docs/fixture.md`, made from the tables of rules and of faults, so that pages, command and
+//! code say the same.
+
+mod fixture;
 
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
@@ -54,14 +57,18 @@ pub(crate) fn run() -> Result<()> {
     let stray = strays();
     ensure!(stray.is_empty(), "rules of no family in {}: {}", file!(), stray.join(", "));
     fs::write(workspace().join(PAGE), page()).with_context(|| format!("cannot write {PAGE}"))?;
-    println!("docs: wrote {PAGE}");
+    fs::write(workspace().join(fixture::PAGE), fixture::page())
+        .with_context(|| format!("cannot write {}", fixture::PAGE))?;
+    println!("docs: wrote {PAGE} and {}", fixture::PAGE);
     Ok(())
 }
 
 /// A fault when the page is not what the rules say.
 pub(crate) fn check(top: &Path, faults: &mut Vec<String>) {
-    if fs::read_to_string(top.join(PAGE)).ok().as_deref() != Some(&page()) {
-        faults.push(format!("{PAGE}: out of date; run `cargo xtask docs`"));
+    for (path, text) in [(PAGE, page()), (fixture::PAGE, fixture::page())] {
+        if fs::read_to_string(top.join(path)).ok().as_deref() != Some(&text) {
+            faults.push(format!("{path}: out of date; run `cargo xtask docs`"));
+        }
     }
     faults.extend(strays().iter().map(|id| format!("{}: rule {id} is of no family", file!())));
 }
@@ -122,6 +129,6 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let mut faults = Vec::new();
         check(top.path(), &mut faults);
-        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(faults.len(), 2, "{faults:?}");
     }
 }

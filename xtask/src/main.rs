@@ -6,6 +6,7 @@ mod docs;
 mod fuzz;
 mod images;
 mod measure;
+mod mutate;
 mod speed;
 mod tidy;
 mod trees;
@@ -25,7 +26,7 @@ struct Args {
 enum Task {
     /// Check what no compiler checks: layering, dependencies, licences, file lengths (a test does so too)
     Tidy,
-    /// Write docs/verify.md from the rules (tidy says when it is out of date)
+    /// Write docs/verify.md and docs/fixture.md from the tables (tidy says when one is out of date)
     Docs,
     /// Make images of a tree with every algorithm, and let the kernel and btrfs-progs judge each
     Accept(accept::Options),
@@ -35,6 +36,8 @@ enum Task {
     Crash(crash::Options),
     /// Run a fuzz target, or all of them, for longer than the tests do
     Fuzz(fuzz::Options),
+    /// Damage small images at random and read them: nothing may panic, hang or take memory without bound
+    Mutate(mutate::Options),
     /// Fill a directory with everything a tree can hold
     OddTree {
         /// The directory, absent or empty
@@ -53,6 +56,7 @@ fn main() -> Result<()> {
         Task::Speed(options) => speed::run(&options),
         Task::Crash(options) => crash::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Mutate(options) => mutate::run(&options),
         Task::OddTree { dir, many } => {
             btrfsimg_testkit::OddTree { many, ..Default::default() }.build(&dir).map(drop)
         }

@@ -3,6 +3,7 @@
 mod cat;
 mod cp;
 mod defrag;
+mod fixture;
 mod inspect;
 mod ls;
 mod mkdir;
@@ -33,6 +34,7 @@ pub(crate) enum Command {
     Prop(prop::Args),
     Inspect(inspect::Args),
     Verify(verify::Args),
+    Fixture(fixture::Args),
 }
 
 impl Command {
@@ -64,6 +66,7 @@ impl Command {
             Command::Prop(args) => prop::run(&args, ui),
             Command::Inspect(args) => inspect::run(&args, ui),
             Command::Verify(args) => verify::run(&args, ui),
+            Command::Fixture(args) => fixture::run(&args, ui),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Chunks, devices, device extents and block groups against each other (`format/06 §6.9`).
 
 use btrfsimg_ondisk::block_group_flags as bg;
-use btrfsimg_ondisk::{BlockContext, DevExtent, DevItem, Item, KeyType, Logical, compat_ro, objectid};
+use btrfsimg_ondisk::{
+    BlockContext, DevExtent, DevItem, Item, KeyType, Logical, SysChunk, Uuid, compat_ro, objectid, sys_chunks,
+};
 use zerocopy::FromBytes;
 
 use super::extents::Group;
@@ -77,8 +79,12 @@ pub(super) fn judge_devices(image: &Image<'_>, tree: &ChunkTree, findings: &mut 
         return findings.add("DEV-03", place(), reason);
     };
     let copy = &sb.dev_item;
-    if (copy.total_bytes, copy.bytes_used, copy.uuid) != (device.total_bytes, device.bytes_used, device.uuid)
-    {
+    if copy.uuid != device.uuid {
+        let (have, expect) = (Uuid::from_bytes(copy.uuid), Uuid::from_bytes(device.uuid));
+        let reason = format!("device uuid in the superblock, have {have} expect {expect}");
+        findings.add("DEV-07", place(), reason);
+    }
+    if (copy.total_bytes, copy.bytes_used) != (device.total_bytes, device.bytes_used) {
         let reason = format!(
             "device item in the superblock differs, have total {} used {} expect total {} used {}",
             copy.total_bytes, copy.bytes_used, device.total_bytes, device.bytes_used
@@ -89,10 +95,19 @@ pub(super) fn judge_devices(image: &Image<'_>, tree: &ChunkTree, findings: &mut 
         let reason = format!("device is too small, have {} expect {}", image.device_len, device.total_bytes);
         findings.add("DEV-06", Place { devid: Some(device.devid.get().into()), ..place() }, reason);
     }
-    for chunk in &tree.chunks {
-        for stripe in chunk.stripes.iter().filter(|s| s.devid == device.devid && s.dev_uuid != device.uuid) {
-            let reason =
-                format!("stripe at {} of chunk {} names another device uuid", stripe.offset, chunk.start);
+    let in_tree = tree.chunks.iter().map(|c| (c.start, &c.stripes));
+    let in_superblock: Vec<SysChunk> = sys_chunks(sb).map_while(Result::ok).collect();
+    let in_superblock = in_superblock.iter().map(|c| (Logical(c.key.offset), &c.stripes));
+    for (start, stripes) in in_tree.chain(in_superblock) {
+        for stripe in stripes.iter().filter(|s| (s.devid, s.dev_uuid) != (device.devid, device.uuid)) {
+            let reason = format!(
+                "stripe at {} of chunk {start} names another device, have {} uuid {} expect {} uuid {}",
+                stripe.offset,
+                stripe.devid,
+                Uuid::from_bytes(stripe.dev_uuid),
+                device.devid,
+                Uuid::from_bytes(device.uuid)
+            );
             findings.add("DEV-07", place(), reason);
         }
     }

@@ -1,0 +1,153 @@
+//! ROOT-, QG-: root items, subvolumes, quota groups.
+
+use btrfsimg_ondisk::{DiskKey, InodeItem, Key, KeyType, QgroupInfo, RootItem, objectid, root_flags};
+use zerocopy::IntoBytes;
+
+use super::{S_IFREG, in_subvolumes, in_tree, some};
+use crate::error::Found;
+use crate::image::Image;
+use crate::place::{Spot, Target};
+
+super::table! {
+    "root-item-reloc-key": "ROOT-01", kernel refuses, check names,
+    "adds a relocation tree of no tree", needs "room in the root tree",
+    |image, target| {
+        let spot = some!(subvolume(image, target)?);
+        let data = image.item(&spot)?;
+        let key = Key::new(objectid::TREE_RELOC, KeyType::ROOT_ITEM, 0);
+        image.insert(objectid::ROOT_TREE, key, &data).map(|s| s.map(drop))
+    };
+    "root-item-size": "ROOT-02", kernel refuses, check misses,
+    "cuts the last byte of a subvolume's root item", needs "a subvolume",
+    |image, target| {
+        let spot = some!(subvolume(image, target)?);
+        image.edit_bytes(&spot, |data| data.truncate(438))
+    };
+    "root-item-generation": "ROOT-03", kernel refuses, check names,
+    "gives a root item a generation from the future", needs "a subvolume",
+    |image, target| {
+        let future = image.ctx().generation + 1000;
+        edit(image, target, |r| (r.generation, r.generation_v2) = (future.into(), future.into()))
+    };
+    "root-item-unaligned": "ROOT-04", kernel refuses, check names,
+    "points a root item into the middle of a sector", needs "a subvolume",
+    |image, target| edit(image, target, |r| r.bytenr += 512);
+    "root-item-level": "ROOT-05", kernel refuses, check names,
+    "gives a root item level 8", needs "a subvolume",
+    |image, target| edit(image, target, |r| r.level = 8);
+    "root-item-drop-level": "ROOT-06", kernel refuses, check misses,
+    "says that a subvolume's deletion is under way at level 0", needs "a subvolume",
+    |image, target| edit(image, target, |r| {
+        (r.drop_progress, r.drop_level) = (DiskKey::from(Key::new(300, KeyType::INODE_ITEM, 0)), 0);
+    });
+    "root-item-flags": "ROOT-07", kernel refuses, check misses,
+    "sets a root flag that nothing knows", needs "a subvolume",
+    |image, target| edit(image, target, |r| r.flags |= 1 << 5);
+    "root-tree-missing": "ROOT-09", kernel refuses, check names,
+    "removes the root item of the checksum tree", needs "a checksum tree",
+    |image, _| image.remove_key(objectid::ROOT_TREE, Key::new(objectid::CSUM_TREE, KeyType::ROOT_ITEM, 0));
+    "subvolume-backref-missing": "ROOT-10", kernel reads, check names,
+    "removes the back reference of a subvolume", needs "a subvolume below the top level",
+    |image, target| {
+        let root = (objectid::ROOT_TREE, KeyType::ROOT_BACKREF);
+        let spot = some!(in_tree(image, target, root, |_| true)?);
+        image.remove(&spot)
+    };
+    "subvolume-ref-missing": "ROOT-10", kernel reads, check names,
+    "removes the forward reference of a subvolume", needs "a subvolume below the top level",
+    |image, target| {
+        let root = (objectid::ROOT_TREE, KeyType::ROOT_REF);
+        let spot = some!(in_tree(image, target, root, |_| true)?);
+        image.remove(&spot)
+    };
+    "subvolume-ref-dirid": "ROOT-10", kernel reads, check names,
+    "makes the forward reference of a subvolume name another directory", needs "a subvolume below the top level",
+    |image, target| {
+        let root = (objectid::ROOT_TREE, KeyType::ROOT_REF);
+        let spot = some!(in_tree(image, target, root, |_| true)?);
+        image.edit::<btrfsimg_ondisk::RootRefHead>(&spot, |r| r.dirid += 1)
+    };
+    "subvolume-orphan-missing": "ROOT-11", kernel reads, check names,
+    "makes a subvolume one that is being deleted, without its orphan item", needs "a subvolume below the top level",
+    |image, target| {
+        let spot = some!(lower(image, target)?);
+        image.edit::<RootItem>(&spot, |r| r.refs = 0.into())
+    };
+    "subvolume-root-dir-name": "ROOT-12" or "LK-11", kernel reads, check names,
+    "gives a subvolume's root directory a name other than `..`", needs "a subvolume",
+    |image, target| {
+        let spot = some!(in_subvolumes(image, target, KeyType::INODE_REF, |i| {
+            (i.key.objectid, i.key.offset) == (objectid::FIRST_FREE, objectid::FIRST_FREE)
+        })?);
+        image.edit_bytes(&spot, |data| data[10] = b'x')
+    };
+    "subvolume-root-dir-type": "LK-11" or "ROOT-12", kernel refuses, check names,
+    "makes a subvolume's root directory a regular file", needs "a subvolume",
+    |image, target| {
+        let spot = some!(in_subvolumes(image, target, KeyType::INODE_ITEM, |i| {
+            i.key.objectid == objectid::FIRST_FREE
+        })?);
+        image.edit::<InodeItem>(&spot, |i| i.mode = (i.mode.get() & 0o7777 | S_IFREG).into())
+    };
+    "default-subvolume-missing": "ROOT-13", kernel refuses, check misses,
+    "makes a subvolume that does not exist the default one", needs "a default subvolume's entry",
+    |image, _| {
+        let root = (objectid::ROOT_TREE, KeyType::DIR_ITEM);
+        let spot = some!(in_tree(image, &Target::Any, root, |i| i.key.objectid == objectid::ROOT_TREE_DIR)?);
+        image.edit::<DiskKey>(&spot, |location| location.objectid = 70_000.into())
+    };
+    "uuid-item-subvolume": "ROOT-14", kernel reads, check misses,
+    "makes a UUID item name a subvolume that does not have it", needs "a UUID tree with an item",
+    |image, target| {
+        let spot = some!(in_tree(image, target, (objectid::UUID_TREE, KeyType::UUID_SUBVOL), |_| true)?);
+        image.edit_bytes(&spot, |data| data[..8].copy_from_slice(&70_000u64.to_le_bytes()))
+    };
+    "subvolume-received-uuid": "ROOT-15", kernel reads, check misses,
+    "gives a writable subvolume a received UUID", needs "a writable subvolume",
+    |image, target| {
+        let subvolumes = image.subvolumes()?;
+        let spot = some!(in_tree(image, target, (objectid::ROOT_TREE, KeyType::ROOT_ITEM), |i| {
+            subvolumes.contains(&i.key.objectid)
+                && RootItem::parse(i.data).is_some_and(|r| r.flags & root_flags::RDONLY == 0)
+        })?);
+        image.edit::<RootItem>(&spot, |r| r.received_uuid = [7; 16])
+    };
+    "qgroup-rfer": "QG-01", kernel reads, check names,
+    "makes a quota group refer to a sector more than it does", needs "quotas",
+    |image, target| {
+        let quota = (objectid::QUOTA_TREE, KeyType::QGROUP_INFO);
+        let spot = some!(in_tree(image, target, quota, |_| true)?);
+        image.edit::<QgroupInfo>(&spot, |q| {
+            q.rfer += 4096;
+            q.rfer_cmpr += 4096;
+        })
+    };
+    "qgroup-excl": "QG-01", kernel reads, check names,
+    "makes a quota group own nothing by itself", needs "quotas, with data in a subvolume",
+    |image, target| {
+        let quota = (objectid::QUOTA_TREE, KeyType::QGROUP_INFO);
+        let spot = some!(in_tree(image, target, quota, |i| i.data[24..32] != [0; 8])?);
+        image.edit::<QgroupInfo>(&spot, |q| (q.excl, q.excl_cmpr) = (0.into(), 0.into()))
+    };
+}
+
+/// The root item of a subvolume.
+fn subvolume(image: &Image, target: &Target) -> Found<Spot> {
+    let subvolumes = image.subvolumes()?;
+    in_tree(image, target, (objectid::ROOT_TREE, KeyType::ROOT_ITEM), |i| {
+        subvolumes.contains(&i.key.objectid) && i.data.len() == RootItem::zeroed().as_bytes().len()
+    })
+}
+
+/// The same, below the top level.
+fn lower(image: &Image, target: &Target) -> Found<Spot> {
+    let root = (objectid::ROOT_TREE, KeyType::ROOT_ITEM);
+    in_tree(image, target, root, |i| {
+        objectid::is_fs_tree(i.key.objectid) && i.key.objectid != objectid::FS_TREE
+    })
+}
+
+fn edit(image: &mut Image, target: &Target, edit: impl FnOnce(&mut RootItem)) -> Found<()> {
+    let spot = some!(subvolume(image, target)?);
+    image.edit(&spot, edit)
+}
