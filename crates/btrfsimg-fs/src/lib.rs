@@ -5,6 +5,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`mkfs`], [`import`], [`export`] | whole trees in and out |
+//! | [`copy`](mod@copy) | trees within an image and between two |
 //! | [`defrag`] | extents made anew in place |
 //! | [`write`](mod@write) | directory operations inside a transaction |
 //! | [`read`] | files, directories, xattrs, subvolumes |
@@ -17,6 +18,7 @@
 
 pub mod block_store;
 pub mod chunk_map;
+pub mod copy;
 pub mod defrag;
 pub mod device;
 mod error;

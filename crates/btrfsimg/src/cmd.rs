@@ -8,11 +8,14 @@ mod inspect;
 mod ls;
 mod mkdir;
 mod mkfs;
+mod open_file;
 mod prop;
 mod report;
 mod rm;
 mod stat;
+mod truncate;
 mod verify;
+mod write;
 
 use anyhow::Result;
 
@@ -31,6 +34,8 @@ pub(crate) enum Command {
     Stat(stat::Args),
     Mkdir(mkdir::Args),
     Rm(rm::Args),
+    Truncate(truncate::Args),
+    Write(write::Args),
     Prop(prop::Args),
     Inspect(inspect::Args),
     Verify(verify::Args),
@@ -44,6 +49,8 @@ impl Command {
             Command::Cp(args) => args.goes_into_image(batch).then_some(args),
             Command::Mkdir(args) => Some(args),
             Command::Rm(args) => Some(args),
+            Command::Truncate(args) => Some(args),
+            Command::Write(args) => Some(args),
             Command::Prop(args) => args.edit(),
             _ => None,
         }
@@ -56,7 +63,7 @@ impl Command {
         }
         match self {
             // They were edits.
-            Command::Mkdir(_) | Command::Rm(_) => Ok(()),
+            Command::Mkdir(_) | Command::Rm(_) | Command::Truncate(_) | Command::Write(_) => Ok(()),
             Command::Mkfs(args) => mkfs::run(&args, ui),
             Command::Cp(args) => cp::run(&args, ui),
             Command::Defrag(args) => defrag::run(&args, ui),

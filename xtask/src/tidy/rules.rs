@@ -19,6 +19,8 @@ pub(super) const LAYERS: &[(&str, &[&str])] = &[
     ("txn", &["tree"]),
     ("write", &["txn", "lookup"]),
     ("import", &["write"]),
+    // From one image into another, or within one: a reader on one side, a transaction on the other.
+    ("copy", &["read", "write"]),
     ("mkfs", &["write"]),
     ("replay", &["write"]),
     ("resize", &["write"]),

@@ -404,6 +404,8 @@ impl Importer<'_, '_> {
         if self.tree != objectid::ROOT_TREE {
             self.tx.touch_subvolume(self.tree)?;
         }
+        self.settle_merged()?;
+        self.report.copied = std::mem::take(&mut self.walker.copied);
         self.report.failures.append(&mut self.walker.failures);
         self.report.failures.sort_by(|a: &Failure, b| a.path.cmp(&b.path));
         Ok(self.report)

@@ -12,6 +12,9 @@ use rustix::io::Errno;
 
 use crate::write::inode::{Attributes, Xattr};
 
+/// Most bytes of a file whose size nobody knows: they are in memory at once.
+const UNSIZED_MAX: usize = 64 << 20;
+
 /// A directory of the source, by its path from the top.
 #[derive(Debug)]
 pub(super) struct SourceDir {
@@ -212,6 +215,23 @@ impl SourceFile {
             }
         }
         Ok(done)
+    }
+
+    /// All bytes of a file whose size nobody knows, as those in /proc.
+    pub(super) fn read_to_end(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            let got = self.read(&mut piece, bytes.len() as u64)?;
+            bytes.extend_from_slice(&piece[..got]);
+            if got < piece.len() {
+                return Ok(bytes);
+            }
+            if bytes.len() > UNSIZED_MAX {
+                let reason = format!("stat says 0 bytes, and there are more than {UNSIZED_MAX}");
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+            }
+        }
     }
 
     /// Bytes of the file now.

@@ -6,6 +6,7 @@
 
 mod emit;
 mod host;
+mod merged;
 mod options;
 mod walk;
 mod worker;

@@ -7,6 +7,7 @@ use btrfsimg_compress::PoolStats;
 use btrfsimg_ondisk::Timespec;
 
 use crate::write::encode::CompressionPolicy;
+use crate::write::existing::Existing;
 
 /// Which attributes of the source come along. Type, permission bits and contents always do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,10 @@ pub struct Options<'a> {
     pub clamp: Option<Timespec>,
     /// Files that are left out: (device major, minor) and inode. The image itself, say.
     pub exclude: Vec<((u32, u32), u64)>,
+    /// What happens to files that are there already.
+    pub existing: Existing,
+    /// Have [`Report::copied`] list all that is imported.
+    pub list: bool,
     /// Set from outside to stop.
     pub cancel: Option<&'a AtomicBool>,
     /// Told now and then what is in so far.
@@ -85,6 +90,8 @@ pub struct Report {
     pub bytes_stored: u64,
     /// The workspaces of the compression.
     pub workspaces: PoolStats,
+    /// Paths of the source of all that went in, if they are wanted.
+    pub copied: Vec<PathBuf>,
     /// What went wrong; the rest is in.
     pub failures: Vec<Failure>,
 }

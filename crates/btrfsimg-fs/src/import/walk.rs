@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use super::options::{Failure, Options};
 use crate::error::{Error, Result};
 use crate::lookup::{Place, find_entry};
 use crate::txn::Transaction;
+use crate::write::existing::Existing;
 use crate::write::inode::{Attributes, Inherited, Xattr};
 use crate::write::names;
 
@@ -174,10 +175,18 @@ enum Clash {
     GiveWay(Place),
     /// It stays, and the new one does not come.
     Refuse(String),
+    /// The same, as was asked for.
+    Stay,
 }
 
 /// What the entry `name` of `dir`, if there is one, means for a new one of type `new`, as cp(1) has it.
-fn clash(tx: &Transaction<'_>, dir: Place, name: &[u8], new: FileType) -> Result<Clash> {
+fn clash(
+    tx: &Transaction<'_>,
+    dir: Place,
+    name: &[u8],
+    new: &Attributes,
+    existing: Existing,
+) -> Result<Clash> {
     let Some(old) = find_entry(tx, dir, name)? else { return Ok(Clash::Nothing) };
     let place = Place { tree: dir.tree, ino: old.location.objectid };
     if old.is_subvolume() {
@@ -185,11 +194,16 @@ fn clash(tx: &Transaction<'_>, dir: Place, name: &[u8], new: FileType) -> Result
             "the image has a subvolume of that name; copy into it by its own path".to_owned(),
         ));
     }
+    let both_dirs = old.file_type == FileType::DIR && new.file_type() == FileType::DIR;
+    if !both_dirs && existing.stays(tx, place, new.mtime)? {
+        return Ok(Clash::Stay);
+    }
     let shown = String::from_utf8_lossy(name);
     match names::check_changeable(tx, place, &shown, old.file_type != FileType::DIR) {
         Err(Error::ReadOnly(reason)) => return Ok(Clash::Refuse(reason)),
         other => _ = other?,
     }
+    let new = new.file_type();
     Ok(match (old.file_type == FileType::DIR, new == FileType::DIR) {
         (true, true) => Clash::Merge(place),
         (true, false) => Clash::Refuse("cannot overwrite a directory with something else".to_owned()),
@@ -199,6 +213,13 @@ fn clash(tx: &Transaction<'_>, dir: Place, name: &[u8], new: FileType) -> Result
         }
         (false, false) => Clash::GiveWay(place),
     })
+}
+
+/// A directory that was there, and what it takes from the source's.
+pub(super) struct Merged {
+    pub(super) ino: u64,
+    pub(super) attributes: Attributes,
+    pub(super) xattrs: Vec<Xattr>,
 }
 
 /// The walk.
@@ -212,6 +233,9 @@ pub(super) struct Walker<'o> {
     links: HashMap<((u32, u32), u64), (u64, u32)>,
     pub(super) extra_links: Vec<ExtraLink>,
     pub(super) failures: Vec<Failure>,
+    pub(super) copied: Vec<PathBuf>,
+    /// Directories that were there and take the attributes of the source's.
+    pub(super) merged: Vec<Merged>,
     open: Option<(Arc<SourceDir>, Arc<OwnedFd>)>,
 }
 
@@ -226,6 +250,8 @@ impl<'o> Walker<'o> {
             links: HashMap::new(),
             extra_links: Vec::new(),
             failures: Vec::new(),
+            copied: Vec::new(),
+            merged: Vec::new(),
             open: None,
         }
     }
@@ -275,7 +301,12 @@ impl<'o> Walker<'o> {
                 Ok(fd) => self.read(node.clone(), fd, tx)?,
             };
             match ready {
-                Ok(ready) => return Ok(Some(ready)),
+                Ok(ready) => {
+                    if self.options.list && node.role != Role::Merge {
+                        self.copied.push(self.path_of(&node.relative()));
+                    }
+                    return Ok(Some(ready));
+                }
                 Err(error) => {
                     self.fail(&node.relative(), &error.to_string());
                     if node.role == Role::New {
@@ -367,6 +398,9 @@ impl<'o> Walker<'o> {
                 }
             }
         }
+        if node.role == Role::Merge {
+            self.note_merged(node.ino, fd.as_fd(), &xattrs, tx);
+        }
         // In a chain of directories the next entry is in this one: no need to walk there again.
         if self.queue.front().is_some_and(|next| Arc::ptr_eq(&next.dir, &dir)) {
             self.open = Some((dir, Arc::new(fd)));
@@ -375,6 +409,18 @@ impl<'o> Walker<'o> {
             Role::Merge => Ready::Merged,
             Role::New | Role::Adopt | Role::Replace => Ready::Directory(node, listing, xattrs),
         }))
+    }
+
+    /// Notes what a directory that was there takes from the source's, where attributes are kept.
+    fn note_merged(&mut self, ino: u64, source: BorrowedFd<'_>, xattrs: &[Xattr], tx: &Transaction<'_>) {
+        if !self.options.preserve.owner {
+            return;
+        }
+        if let Ok(stat) = host::stat(source, c"") {
+            let mut attributes = stat.attributes;
+            self.settle_attributes(&mut attributes, tx);
+            self.merged.push(Merged { ino, attributes, xattrs: xattrs.to_vec() });
+        }
     }
 
     /// What the entries of a directory inherit: from its own property if it has one, else from what it inherited.
@@ -485,8 +531,9 @@ impl<'o> Walker<'o> {
     ) -> Result<()> {
         let place = Place { tree: self.tree, ino: parent.ino };
         let file_type = stat.attributes.file_type();
-        match clash(tx, place, name.as_bytes(), file_type)? {
+        match clash(tx, place, name.as_bytes(), &stat.attributes, self.options.existing)? {
             Clash::Nothing => {}
+            Clash::Stay => return Ok(()),
             Clash::Refuse(reason) => {
                 self.fail(&dir.join(name.as_bytes()), &reason);
                 return Ok(());

@@ -119,6 +119,15 @@ impl Worker<'_, '_> {
         data: &mut EncodedData,
     ) -> io::Result<(Vec<EncodedExtent>, u64)> {
         let mut extents = Vec::new();
+        if job.size == 0 {
+            // Files in /proc have contents, whatever stat says.
+            let bytes = file.read_to_end()?;
+            match self.encoder.encode_inline(&bytes, decision, data) {
+                Some(inline) => extents.push(inline),
+                None => self.encode(0, &bytes, decision, data, &mut extents),
+            }
+            return Ok((extents, bytes.len() as u64));
+        }
         let holes_count = job.may_have_holes && self.shared.sparse == Sparse::Auto;
         if job.size <= self.shared.format.sectorsize as u64 && !holes_count {
             let bytes = self.read(file, 0..job.size)?;

@@ -157,7 +157,7 @@ impl<'v> Transaction<'v> {
     }
 
     /// Whether data are not written: [`VolumeOptions::dry_run`].
-    pub(crate) fn is_dry_run(&self) -> bool {
+    pub fn is_dry_run(&self) -> bool {
         self.volume.dry_run
     }
 

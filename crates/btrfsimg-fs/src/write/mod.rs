@@ -4,6 +4,7 @@ pub mod contents;
 pub mod create;
 pub mod data;
 pub mod encode;
+pub mod existing;
 pub mod inode;
 pub mod names;
 pub mod remove;

@@ -89,6 +89,29 @@ pub fn set_compression(
     }
 }
 
+/// Gives an inode a compression property as another one has it stored, with the inode flag that belongs to it, where
+/// kernels see a property in it; not to one whose data are never compressed.
+///
+/// # Errors
+/// As [`set_xattr`].
+pub fn set_property_as_stored(tx: &mut Transaction<'_>, place: Place, value: &[u8]) -> Result<()> {
+    let flags = lookup::inode(tx, place)?.flags.get();
+    let Some(property) = Property::from_stored(value) else { return Ok(()) };
+    if flags & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0 {
+        return Ok(());
+    }
+    set_xattr(tx, place, COMPRESSION_XATTR, value)?;
+    let flag = match property.algorithm() {
+        Some(algorithm) => {
+            tx.set_incompat(feature_of(algorithm));
+            inode_flags::COMPRESS
+        }
+        None => inode_flags::NOCOMPRESS,
+    };
+    let compression = inode_flags::COMPRESS | inode_flags::NOCOMPRESS;
+    update_inode(tx, place, |inode| inode.flags = (inode.flags.get() & !compression | flag).into())
+}
+
 /// The incompat bit of an algorithm; zlib has none.
 pub fn feature_of(algorithm: Algorithm) -> u64 {
     match algorithm {

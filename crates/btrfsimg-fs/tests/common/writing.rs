@@ -20,10 +20,15 @@ pub const SIZE: u64 = 96 << 20;
 
 /// An empty file system, committed.
 pub fn new_file_system(nodesize: u32) -> Arc<MemDevice> {
+    file_system_with(|options| Options { nodesize, ..options })
+}
+
+/// The same, with other options.
+pub fn file_system_with(change: impl FnOnce(Options) -> Options) -> Arc<MemDevice> {
     let device = Arc::new(MemDevice::default());
-    let options = Options {
+    let options = change(Options {
         sectorsize: 4096,
-        nodesize,
+        nodesize: 16_384,
         features: Features::default(),
         csum: CsumType::Crc32c,
         label: b"model".to_vec(),
@@ -31,7 +36,7 @@ pub fn new_file_system(nodesize: u32) -> Arc<MemDevice> {
         reproducible: true,
         now: now(),
         size: Size::Exact(SIZE),
-    };
+    });
     let mut volume =
         Volume::blank(device.clone(), &options.geometry().unwrap(), VolumeOptions::default()).unwrap();
     let mut tx = volume.begin(now()).unwrap();

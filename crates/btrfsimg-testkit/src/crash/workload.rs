@@ -189,6 +189,8 @@ fn import(tx: &mut Transaction<'_>, source: &Path) -> FsResult<()> {
         exclude: Vec::new(),
         cancel: None,
         progress: None,
+        existing: btrfsimg_fs::write::existing::Existing::Replace,
+        list: false,
     };
     let report = import_tree(tx, source, Target::Into(Place::TOP), &options)?;
     match report.failures.first() {

@@ -106,6 +106,8 @@ fn build() -> Arc<MemDevice> {
                 exclude: Vec::new(),
                 cancel: None,
                 progress: None,
+                existing: btrfsimg_fs::write::existing::Existing::Replace,
+                list: false,
             };
             import::import_tree(tx, dir.path(), Target::Into(to), &options).expect("an import");
         }

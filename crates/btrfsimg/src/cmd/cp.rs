@@ -1,5 +1,7 @@
-//! `cp`: between an image and the host, either way.
+//! `cp`: between an image and the host, either way, within an image, and between two.
 
+mod goal;
+mod images;
 mod into;
 mod out;
 
@@ -9,20 +11,23 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use btrfsimg_compress::CompressionSpec;
+use btrfsimg_fs::write::encode::CompressionPolicy;
+use btrfsimg_fs::write::existing::Existing;
 
 use crate::address::{Address, ImageArgs, Word, no_image_in};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
 use crate::output::Ui;
 
-/// Copy files into or out of an image
+/// Copy files into, out of, within and between images
 ///
-/// One side is IMAGE:/path (or ':/path' with -i IMAGE), the other a path of the host; '-' is standard output.
-/// As cp(1) does it: modes are kept as far as the umask lets them, owner and times are those of a new file;
-/// -p keeps mode, owner and times; -a is -r -p with links, devices and xattrs.
+/// A side in an image is IMAGE:/path (or ':/path' with -i IMAGE), else it is a path of the host; '-' is standard input
+/// as SRC, standard output as DST. As cp(1) does it: modes are kept as far as the umask lets them, owner and times are
+/// those of a new file; -p keeps mode, owner and times; -a is -r -p with links, devices and xattrs.
 ///
 /// A directory goes into DST when that is a directory, and becomes DST when there is none; of SRC/. only what is in
-/// it is copied.
+/// it is copied. A file is copied through a symlink that stands at DST. Within an image copies share their extents;
+/// subvolumes are copied as directories.
 #[derive(clap::Args, Debug)]
 #[command(
     override_usage = "btrfsimg cp [OPTIONS] <SRC>... <DST>",
@@ -33,6 +38,9 @@ Examples:
   btrfsimg cp -a --compress zstd:9 ./site out.img:/data/
   btrfsimg cp -a out.img:/. ./all
   btrfsimg cp out.img:/boot/vmlinuz -
+  btrfsimg cp -a --reflink=always out.img:/base out.img:/copy
+  btrfsimg cp -a old.img:/etc/. new.img:/etc
+  zcat disk.gz | btrfsimg cp - out.img:/disk.raw
   btrfsimg cp -r --salvage broken.img:/ ./rescued
   btrfsimg cp -i out.img :/a :/b ./dir"
 )]
@@ -50,6 +58,19 @@ pub(crate) struct Args {
     /// Keep all: -r -p, hard links, devices, xattrs
     #[arg(short, long)]
     archive: bool,
+    /// Share extents within an image: always, never, or where that is possible
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto",
+          default_missing_value = "always")]
+    reflink: When,
+    /// Accepted for habit: a file that is there is replaced in any case
+    #[arg(short, long)]
+    force: bool,
+    /// Files that are there stay
+    #[arg(short, long, conflicts_with = "update")]
+    no_clobber: bool,
+    /// Files that are there stay unless they are older
+    #[arg(short, long)]
+    update: bool,
     /// Compress what is copied in so, above any property; not stored: none, lzo, zlib[:1-9], zstd[:-15..15]
     #[arg(long, value_name = "ALGO[:LEVEL]")]
     compress: Option<CompressionSpec>,
@@ -70,7 +91,27 @@ pub(crate) struct Args {
     words: Vec<OsString>,
 }
 
+/// When extents are shared.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum When {
+    Always,
+    Auto,
+    Never,
+}
+
 impl Args {
+    fn existing(&self) -> Existing {
+        match (self.no_clobber, self.update) {
+            (true, _) => Existing::Keep,
+            (_, true) => Existing::Update,
+            _ => Existing::Replace,
+        }
+    }
+
+    fn policy(&self) -> CompressionPolicy {
+        CompressionPolicy { request: self.compress, ..CompressionPolicy::default() }
+    }
+
     fn recursive(&self) -> bool {
         self.recursive || self.archive
     }
@@ -128,16 +169,22 @@ impl Edit for Args {
     fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
         let words = self.words(image)?;
         match words.to {
-            Word::Image(to) if words.inside.is_empty() => Ok(vec![to]),
-            Word::Image(_) => {
-                Err(usage("both sides are in an image; copy to a directory of the host, and from there"))
-            }
+            Word::Image(to) => Ok(vec![to]),
             Word::Host(_) => Err(no_image_in(&self.words)),
         }
     }
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
         let words = self.words(cx.image)?;
-        cx.each(|cx, to| into::copy_in(self, cx, &words.outside, to))
+        if self.reflink == When::Always && !words.outside.is_empty() {
+            return Err(usage("--reflink=always shares extents within an image; a source is outside"));
+        }
+        cx.each(|cx, to| {
+            let target = goal::Target::find(self, cx, &words, to)?;
+            if !words.outside.is_empty() {
+                into::copy_in(self, cx, &words.outside, &target)?;
+            }
+            images::copy(self, cx, &words.inside, &target)
+        })
     }
 }

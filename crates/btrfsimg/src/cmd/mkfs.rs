@@ -159,6 +159,8 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
             sparse: args.sparse.unwrap_or(if epoch.is_some() { Sparse::Always } else { Sparse::Auto }),
             clamp: epoch,
             exclude: itself.to_vec(),
+            existing: Default::default(),
+            list: false,
             cancel: Some(&stop),
             progress: Some(&|report| progress.tell(report)),
         };

@@ -1,0 +1,105 @@
+//! The contents of one file.
+
+use btrfsimg_compress::WorkspacePool;
+use btrfsimg_ondisk::InodeItem;
+
+use super::{Options, Reflink, Source};
+use crate::error::{Error, Result};
+use crate::lookup::{Place, SegmentKind, Segments};
+use crate::read::{Filesystem, Info, Piece, stream_file};
+use crate::txn::Transaction;
+use crate::write::contents::{Codec, clone_range, read_stored, truncate, write_at};
+
+/// Bytes that are read and stored together.
+const PIECE: u64 = 1 << 20;
+
+/// An error, and whose: a source that cannot be read ends one file, an image that cannot be written the whole copy.
+pub(super) enum Fault {
+    Source(Error),
+    Target(Error),
+}
+
+/// Copies the contents of the regular file `from`, whose inode is `inode`, into `to`, which is empty.
+pub(super) fn copy_contents(
+    tx: &mut Transaction<'_>,
+    source: Source<'_>,
+    (from, inode): (Place, &InodeItem),
+    to: Place,
+    pool: &WorkspacePool,
+    options: &Options<'_>,
+) -> Result<(), Fault> {
+    let size = inode.size.get();
+    if source.is_here() && options.reflink != Reflink::Never {
+        match clone_range(tx, from, 0..size, to, 0) {
+            Ok(()) => return Ok(()),
+            Err(Error::Invalid(why)) if options.reflink == Reflink::Always => {
+                return Err(Fault::Source(Error::Invalid(why)));
+            }
+            Err(Error::Invalid(_)) => {}
+            Err(e) => return Err(Fault::Target(e)),
+        }
+    }
+    let mut codec = Codec::new(tx, pool, options.compression);
+    match source {
+        Source::Here => copy_here(tx, (from, inode), to, &mut codec, options)?,
+        Source::Other(fs) => copy_from(tx, fs, Info { place: from, item: *inode }, to, &mut codec, options)?,
+    }
+    // A hole at the end.
+    truncate(tx, to, size).map_err(Fault::Target)
+}
+
+/// From another image: decoded by several threads while what came before is stored.
+fn copy_from(
+    tx: &mut Transaction<'_>,
+    fs: &Filesystem,
+    info: Info,
+    to: Place,
+    codec: &mut Codec<'_>,
+    options: &Options<'_>,
+) -> Result<(), Fault> {
+    let (mut at, mut target) = (0, None);
+    let streamed = stream_file(fs, &info, 0..info.size(), options.workers, |piece| {
+        options.check_cancelled().inspect_err(|_| target = Some(Error::Interrupted))?;
+        match piece {
+            Piece::Hole(len) => at += len,
+            Piece::Data(bytes) => {
+                if let Err(error) = write_at(tx, to, at, bytes, codec) {
+                    target = Some(error);
+                    return Err(Error::Interrupted);
+                }
+                at += bytes.len() as u64;
+            }
+        }
+        Ok(())
+    });
+    match (streamed, target) {
+        (_, Some(error)) => Err(Fault::Target(error)),
+        (Err(error), None) => Err(Fault::Source(error)),
+        (Ok(()), None) => Ok(()),
+    }
+}
+
+/// Within an image, without sharing extents.
+fn copy_here(
+    tx: &mut Transaction<'_>,
+    (from, inode): (Place, &InodeItem),
+    to: Place,
+    codec: &mut Codec<'_>,
+    options: &Options<'_>,
+) -> Result<(), Fault> {
+    let mut segments = Segments::of(from, 0..inode.size.get());
+    while let Some(segment) = segments.next(&*tx).map_err(Fault::Source)? {
+        if matches!(segment.kind, SegmentKind::Hole) {
+            continue;
+        }
+        let (mut at, end) = (segment.offset, segment.offset + segment.len);
+        while at < end {
+            options.check_cancelled().map_err(Fault::Target)?;
+            let next = end.min(at + PIECE);
+            let bytes = read_stored(tx, from, inode.flags.get(), at..next).map_err(Fault::Source)?;
+            write_at(tx, to, at, &bytes, codec).map_err(Fault::Target)?;
+            at = next;
+        }
+    }
+    Ok(())
+}

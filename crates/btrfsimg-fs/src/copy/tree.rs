@@ -1,0 +1,406 @@
+//! Trees: entry by entry, directories after what is in them have their times.
+
+use std::collections::{HashMap, HashSet};
+
+use btrfsimg_compress::WorkspacePool;
+use btrfsimg_ondisk::{FileType, InodeItem, Key, KeyType, inode_flags};
+
+use super::file::{Fault, copy_contents as copy_file};
+use super::source::Child;
+use super::{Options, Report, Source};
+use crate::error::{Error, Result};
+use crate::lookup::{self, Place, find_entry};
+use crate::txn::Transaction;
+use crate::write::contents::truncate;
+use crate::write::create::{create, symlink};
+use crate::write::inode::{Attributes, COMPRESSION_XATTR, Xattr};
+use crate::write::names::{add_entry, add_inode_ref, add_links, check_changeable, unlink, update_inode};
+use crate::write::xattr::{set_property_as_stored, set_xattr};
+
+/// Inode flags that are a user's choice: what chattr(1) sets.
+const KEPT_FLAGS: u64 = inode_flags::NODATASUM
+    | inode_flags::NODATACOW
+    | inode_flags::NOCOMPRESS
+    | inode_flags::COMPRESS
+    | inode_flags::SYNC
+    | inode_flags::IMMUTABLE
+    | inode_flags::APPEND
+    | inode_flags::NODUMP
+    | inode_flags::NOATIME
+    | inode_flags::DIRSYNC;
+/// Those that come with the property, or from the directory.
+const COMPRESSION_FLAGS: u64 = inode_flags::COMPRESS | inode_flags::NOCOMPRESS;
+
+/// Copies the inode `from`, a directory with all below it or anything else, into the directory `dir` as `name`, as
+/// cp(1) does: a file over a file gives that new contents, a directory over a directory is merged into it. Subvolumes
+/// are copied as directories. `shown` is its path in messages and in the report.
+///
+/// # Errors
+/// What ends the whole copy: `NoSpace`, `Io`, `Corrupt` of the image that is changed, `ReadOnly` of `dir`,
+/// `Interrupted`. What one entry alone fails of is in the report.
+pub fn copy_entry(
+    tx: &mut Transaction<'_>,
+    source: Source<'_>,
+    from: Place,
+    shown: &[u8],
+    dir: Place,
+    name: &[u8],
+    options: &Options<'_>,
+) -> Result<Report> {
+    check_changeable(tx, dir, &String::from_utf8_lossy(shown), false)?;
+    Copier::new(source, options).run(tx, shown, |copier, tx| copier.entry(tx, from, shown, dir, name))
+}
+
+/// Copies what is in the directory `from` into the directory `to`, which takes its attributes as well where those are
+/// kept.
+///
+/// # Errors
+/// As [`copy_entry`].
+pub fn copy_contents(
+    tx: &mut Transaction<'_>,
+    source: Source<'_>,
+    from: Place,
+    shown: &[u8],
+    to: Place,
+    options: &Options<'_>,
+) -> Result<Report> {
+    Copier::new(source, options).run(tx, shown, |copier, tx| {
+        let inode = source.inode(tx, from).map_err(Fault::Source)?;
+        copier.merge(tx, (from, &inode), shown, to)
+    })
+}
+
+/// A directory whose entries are to be copied.
+struct Dir {
+    from: Place,
+    to: Place,
+    shown: Vec<u8>,
+}
+
+struct Copier<'c> {
+    source: Source<'c>,
+    options: &'c Options<'c>,
+    pool: WorkspacePool,
+    todo: Vec<Dir>,
+    /// Directories that are copied into: none of them may be copied from.
+    targets: HashSet<Place>,
+    /// Directories and the attributes that they get in the end.
+    settle: Vec<(Place, InodeItem)>,
+    /// Copies of inodes with several names.
+    links: HashMap<Place, Place>,
+    report: Report,
+}
+
+impl<'c> Copier<'c> {
+    fn new(source: Source<'c>, options: &'c Options<'c>) -> Copier<'c> {
+        Copier {
+            source,
+            options,
+            pool: WorkspacePool::new(1),
+            todo: Vec::new(),
+            targets: HashSet::new(),
+            settle: Vec::new(),
+            links: HashMap::new(),
+            report: Report::default(),
+        }
+    }
+
+    fn run(
+        mut self,
+        tx: &mut Transaction<'_>,
+        shown: &[u8],
+        first: impl FnOnce(&mut Self, &mut Transaction<'_>) -> Result<(), Fault>,
+    ) -> Result<Report> {
+        let done = first(&mut self, tx);
+        self.note(done, shown)?;
+        while let Some(dir) = self.todo.pop() {
+            let done = self.directory(tx, &dir);
+            self.note(done, &dir.shown)?;
+        }
+        for (place, inode) in std::mem::take(&mut self.settle).into_iter().rev() {
+            self.settle_attributes(tx, place, &inode)?;
+        }
+        Ok(self.report)
+    }
+
+    /// What ends the copy is an error, what ends an entry is noted.
+    fn note(&mut self, done: Result<(), Fault>, shown: &[u8]) -> Result<()> {
+        match done {
+            Err(Fault::Target(error)) => return Err(error),
+            Err(Fault::Source(error)) => self.report.failures.push((shown.to_vec(), error)),
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, tx: &mut Transaction<'_>, dir: &Dir) -> Result<(), Fault> {
+        if self.source.is_here() && self.targets.contains(&dir.from) {
+            return Err(Fault::Source(Error::Invalid("cannot copy a directory into itself".to_owned())));
+        }
+        for child in self.source.entries(tx, dir.from).map_err(Fault::Source)? {
+            let Child { name, place } = match child {
+                Ok(child) => child,
+                Err(error) => {
+                    self.note(Err(Fault::Source(error)), &dir.shown).map_err(Fault::Target)?;
+                    continue;
+                }
+            };
+            let shown = [dir.shown.as_slice(), b"/", &name].concat();
+            let done = self.entry(tx, place, &shown, dir.to, &name);
+            self.note(done, &shown).map_err(Fault::Target)?;
+        }
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        from: Place,
+        shown: &[u8],
+        dir: Place,
+        name: &[u8],
+    ) -> Result<(), Fault> {
+        self.options.check_cancelled().map_err(Fault::Target)?;
+        let inode = self.source.inode(tx, from).map_err(Fault::Source)?;
+        let Some(file_type) = FileType::from_mode(inode.mode.get()) else {
+            let reason = format!("unknown file type 0{:o}", inode.mode.get());
+            return Err(Fault::Source(Error::Invalid(reason)));
+        };
+        if let Some(entry) = find_entry(tx, dir, name).map_err(Fault::Target)? {
+            let old = lookup::target(tx, dir, name, entry.location).map_err(Fault::Target)?;
+            let old_type = entry.file_type;
+            if self.source.is_here() && old == from {
+                return refuse("source and target are the same file");
+            }
+            match (old_type == FileType::DIR, file_type == FileType::DIR) {
+                (true, true) => return self.merge(tx, (from, &inode), shown, old),
+                (true, false) => return refuse("cannot overwrite a directory with something else"),
+                (false, true) => return refuse("cannot overwrite something else with a directory"),
+                (false, false) => {}
+            }
+            if self.options.existing.stays(tx, old, inode.mtime).map_err(Fault::Target)? {
+                return Ok(());
+            }
+            changeable(tx, old, true)?;
+            // One that is another name of what was copied becomes a name of the copy.
+            let both_files = old_type == FileType::REG_FILE && file_type == FileType::REG_FILE;
+            if both_files && !self.links.contains_key(&from) {
+                return self.replace(tx, (from, &inode), shown, old);
+            }
+            unlink(tx, dir, name, old).map_err(Fault::Target)?;
+        }
+        self.list(shown);
+        if self.link(tx, (from, &inode), dir, name, file_type).map_err(Fault::Target)? {
+            return Ok(());
+        }
+        self.create(tx, (from, &inode), shown, dir, name, file_type)
+    }
+
+    fn list(&mut self, shown: &[u8]) {
+        if self.options.list {
+            self.report.copied.push(shown.to_vec());
+        }
+    }
+
+    /// Another name of what was copied already.
+    fn link(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        (from, inode): (Place, &InodeItem),
+        dir: Place,
+        name: &[u8],
+        file_type: FileType,
+    ) -> Result<bool> {
+        if !self.options.links || inode.nlink.get() < 2 || file_type == FileType::DIR {
+            return Ok(false);
+        }
+        let Some(copy) = self.links.get(&from).copied().filter(|copy| copy.tree == dir.tree) else {
+            return Ok(false);
+        };
+        let index = add_entry(tx, dir, name, Key::new(copy.ino, KeyType::INODE_ITEM, 0), file_type)?;
+        add_inode_ref(tx, copy, dir.ino, index, name)?;
+        add_links(tx, copy, 1)?;
+        Ok(true)
+    }
+
+    fn create(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        (from, inode): (Place, &InodeItem),
+        shown: &[u8],
+        dir: Place,
+        name: &[u8],
+        file_type: FileType,
+    ) -> Result<(), Fault> {
+        let xattrs = match self.options.xattrs {
+            true => self.source.xattrs(tx, from).map_err(Fault::Source)?,
+            false => Vec::new(),
+        };
+        let attributes = self.attributes(tx, inode);
+        let made = match file_type {
+            FileType::SYMLINK => {
+                let target = self.source.symlink_target(tx, from).map_err(Fault::Source)?;
+                symlink(tx, dir, name, attributes, &target)
+            }
+            _ => create(tx, dir, name, attributes, Vec::new()),
+        };
+        let place = match made {
+            Err(error @ Error::Invalid(_)) => return Err(Fault::Source(error)),
+            made => made.map_err(Fault::Target)?,
+        };
+        self.note_links(from, inode, place);
+        match file_type {
+            FileType::REG_FILE => {
+                let copied = self.contents(tx, (from, inode), shown, place, &xattrs);
+                if let Err(Fault::Source(error)) = copied {
+                    self.links.remove(&from);
+                    unlink(tx, dir, name, place).map_err(Fault::Target)?;
+                    return Err(Fault::Source(error));
+                }
+                copied
+            }
+            FileType::DIR => {
+                self.put_xattrs(tx, place, &xattrs, shown)?;
+                self.descend((from, inode), shown, place);
+                Ok(())
+            }
+            _ => {
+                self.put_xattrs(tx, place, &xattrs, shown)?;
+                self.settle_attributes(tx, place, inode).map_err(Fault::Target)
+            }
+        }
+    }
+
+    fn note_links(&mut self, from: Place, inode: &InodeItem, copy: Place) {
+        if self.options.links && inode.nlink.get() > 1 {
+            self.links.insert(from, copy);
+        }
+    }
+
+    /// Fills an empty file: the property first, which says how data are compressed, and the other xattrs last, as a
+    /// change of the contents takes capabilities away.
+    fn contents(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        (from, inode): (Place, &InodeItem),
+        shown: &[u8],
+        to: Place,
+        xattrs: &[Xattr],
+    ) -> Result<(), Fault> {
+        let (property, others): (Vec<_>, Vec<_>) =
+            xattrs.iter().cloned().partition(|(name, _)| name == COMPRESSION_XATTR);
+        self.put_xattrs(tx, to, &property, shown)?;
+        copy_file(tx, self.source, (from, inode), to, &self.pool, self.options)?;
+        self.put_xattrs(tx, to, &others, shown)?;
+        self.settle_attributes(tx, to, inode).map_err(Fault::Target)
+    }
+
+    /// Notes that what is in a directory is to be copied, and its attributes set behind it.
+    fn descend(&mut self, (from, inode): (Place, &InodeItem), shown: &[u8], to: Place) {
+        self.targets.insert(to);
+        self.settle.push((to, *inode));
+        self.todo.push(Dir { from, to, shown: shown.to_vec() });
+    }
+
+    /// A directory into one that is there.
+    fn merge(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        (from, inode): (Place, &InodeItem),
+        shown: &[u8],
+        to: Place,
+    ) -> Result<(), Fault> {
+        changeable(tx, to, false)?;
+        if self.options.xattrs {
+            let xattrs = self.source.xattrs(tx, from).map_err(Fault::Source)?;
+            self.put_xattrs(tx, to, &xattrs, shown)?;
+        }
+        self.descend((from, inode), shown, to);
+        Ok(())
+    }
+
+    /// New contents for a file that is there.
+    fn replace(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        (from, inode): (Place, &InodeItem),
+        shown: &[u8],
+        old: Place,
+    ) -> Result<(), Fault> {
+        self.list(shown);
+        let xattrs = match self.options.xattrs {
+            true => self.source.xattrs(tx, from).map_err(Fault::Source)?,
+            false => Vec::new(),
+        };
+        truncate(tx, old, 0).map_err(Fault::Target)?;
+        self.note_links(from, inode, old);
+        self.contents(tx, (from, inode), shown, old, &xattrs)
+    }
+
+    /// What a new inode is like; owner and times as the options say.
+    fn attributes(&self, tx: &Transaction<'_>, inode: &InodeItem) -> Attributes {
+        let mut a = Attributes::new(inode.mode.get(), tx.now());
+        a.rdev = inode.rdev.get();
+        if self.options.preserve {
+            (a.uid, a.gid) = (inode.uid.get(), inode.gid.get());
+        } else {
+            a.mode &= !0o6000;
+        }
+        if self.options.xattrs {
+            a.flags = inode.flags.get() & KEPT_FLAGS & !COMPRESSION_FLAGS;
+        }
+        a
+    }
+
+    /// Owner, mode and times, as the last thing that is done to a copy.
+    fn settle_attributes(&self, tx: &mut Transaction<'_>, place: Place, inode: &InodeItem) -> Result<()> {
+        if !self.options.preserve {
+            return Ok(());
+        }
+        let earlier = |time| match self.options.clamp {
+            Some(clamp) if later(time, clamp) => clamp,
+            _ => time,
+        };
+        update_inode(tx, place, |copy| {
+            (copy.uid, copy.gid, copy.mode) = (inode.uid, inode.gid, inode.mode);
+            (copy.atime, copy.mtime) = (earlier(inode.atime), earlier(inode.mtime));
+        })
+    }
+
+    /// Sets xattrs; those that no leaf holds are noted.
+    fn put_xattrs(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        place: Place,
+        xattrs: &[Xattr],
+        shown: &[u8],
+    ) -> Result<(), Fault> {
+        for (name, value) in xattrs {
+            let set = match name == COMPRESSION_XATTR {
+                true => set_property_as_stored(tx, place, value),
+                false => set_xattr(tx, place, name, value),
+            };
+            match set {
+                Err(error @ Error::Invalid(_)) => self.report.failures.push((shown.to_vec(), error)),
+                set => set.map_err(Fault::Target)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refuse(why: &str) -> Result<(), Fault> {
+    Err(Fault::Source(Error::Invalid(why.to_owned())))
+}
+
+/// An inode that may not be changed is one entry's failure.
+fn changeable(tx: &Transaction<'_>, place: Place, removing: bool) -> Result<(), Fault> {
+    match check_changeable(tx, place, "target", removing) {
+        Err(error @ Error::ReadOnly(_)) => Err(Fault::Source(error)),
+        checked => checked.map(drop).map_err(Fault::Target),
+    }
+}
+
+fn later(a: btrfsimg_ondisk::Timespec, b: btrfsimg_ondisk::Timespec) -> bool {
+    (a.sec.get(), a.nsec.get()) > (b.sec.get(), b.nsec.get())
+}

@@ -1,0 +1,145 @@
+//! `write`: bytes into the middle of a file, or to its end.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use btrfsimg_compress::{CompressionSpec, WorkspacePool};
+use btrfsimg_fs::Error;
+use btrfsimg_fs::lookup::{Place, inode};
+use btrfsimg_fs::write::contents::{Codec, write_at};
+use btrfsimg_fs::write::encode::CompressionPolicy;
+use btrfsimg_fs::write::names::check_changeable;
+
+use crate::address::{Address, ImageArgs};
+use crate::cmd::open_file::{Missing, open_file};
+use crate::edit::{Edit, EditArgs, EditCx};
+
+/// Write bytes into a file in an image
+///
+/// They come from FILE, or from standard input, and go over what is there; the rest of the file stays. A file that is
+/// not there is made. An append-only file takes --append.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  echo 127.0.0.1 me | btrfsimg write --append out.img:/etc/hosts
+  btrfsimg write --offset 1M out.img:/disk.raw boot.bin
+  printf x | btrfsimg write --offset 4095 out.img:/f -")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: FileImageArgs,
+    #[command(flatten)]
+    edit: EditArgs,
+    /// Where in the file the bytes go
+    #[arg(id = "at", long = "offset", value_name = "BYTES", default_value_t = 0, value_parser = crate::size::parse_size)]
+    at: u64,
+    /// Behind the last byte of the file
+    #[arg(short, long, conflicts_with = "at")]
+    append: bool,
+    /// Compress what is written so, above any property; not stored: none, lzo, zlib[:1-9], zstd[:-15..15]
+    #[arg(long, value_name = "ALGO[:LEVEL]")]
+    compress: Option<CompressionSpec>,
+    /// The file that is written to, as IMAGE:/path
+    #[arg(value_name = "IMAGE:/PATH")]
+    path: OsString,
+    /// Where the bytes come from; '-' is standard input
+    #[arg(value_name = "FILE", default_value = "-")]
+    from: PathBuf,
+}
+
+/// [`ImageArgs`] of a command whose `--offset` is one in a file: that of the file system is `--image-offset`.
+#[derive(Debug)]
+struct FileImageArgs(ImageArgs);
+
+impl clap::FromArgMatches for FileImageArgs {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        ImageArgs::from_arg_matches(matches).map(FileImageArgs)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+impl clap::Args for FileImageArgs {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        ImageArgs::augment_args(command).mut_arg("offset", |arg| arg.long("image-offset"))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl Edit for Args {
+    fn options(&self) -> (&ImageArgs, &EditArgs) {
+        (&self.image.0, &self.edit)
+    }
+
+    fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
+        Ok(vec![image.address(&self.path)?])
+    }
+
+    fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
+        cx.each(|cx, address| {
+            let mut from = input(cx, &self.from)?;
+            let place = open_file(cx.tx, cx.start, address, Missing::Make)?
+                .ok_or_else(|| Error::NotFound(address.to_string()))?;
+            let inode = check_changeable(cx.tx, place, &address.to_string(), !self.append)?;
+            let at = if self.append { inode.size.get() } else { self.at };
+            let policy = CompressionPolicy { request: self.compress, ..CompressionPolicy::default() };
+            let written = stream(cx, &mut from, place, at, policy)
+                .with_context(|| format!("from {}", self.from.display()))?;
+            cx.say(|| format!("{address}: {written} bytes written at {at}"));
+            Ok(())
+        })
+    }
+}
+
+/// The file, or standard input for `-`, which cannot be read a second time to say how large the image would have to be.
+pub(super) fn input(cx: &EditCx<'_, '_>, from: &std::path::Path) -> Result<Box<dyn Read>> {
+    if from.as_os_str() != "-" {
+        let opened = File::open(from);
+        return Ok(Box::new(
+            opened.map_err(|source| Error::Io { what: from.display().to_string(), source })?,
+        ));
+    }
+    if cx.tx.is_dry_run() {
+        return Err(Error::Invalid("standard input can be read once only".to_owned()).into());
+    }
+    Ok(Box::new(io::stdin().lock()))
+}
+
+/// Bytes that are read and stored together.
+const PIECE: u64 = 1 << 20;
+
+/// Writes all of `from` at the byte `at` of a file, piece by piece. Says how many bytes there were.
+pub(super) fn stream(
+    cx: &mut EditCx<'_, '_>,
+    from: &mut dyn Read,
+    place: Place,
+    at: u64,
+    policy: CompressionPolicy,
+) -> Result<u64> {
+    let pool = WorkspacePool::new(1);
+    let mut codec = Codec::new(cx.tx, &pool, policy);
+    let (mut piece, mut next) = (Vec::new(), at);
+    // The type is the file's to be judged, also where there is nothing to write.
+    inode(cx.tx, place)?;
+    loop {
+        if cx.stop.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(Error::Interrupted.into());
+        }
+        piece.clear();
+        // Pieces end at multiples of their size, so that those of a stream are chunks of whole sectors.
+        let len = PIECE - next % PIECE;
+        from.take(len).read_to_end(&mut piece)?;
+        write_at(cx.tx, place, next, &piece, &mut codec)?;
+        next += piece.len() as u64;
+        if (piece.len() as u64) < len {
+            return Ok(next - at);
+        }
+    }
+}
