@@ -1,6 +1,7 @@
 //! Tasks of the workspace that are no part of the product: `cargo xtask --help`.
 
 mod accept;
+mod cost;
 mod crash;
 mod docs;
 mod fuzz;
@@ -32,6 +33,8 @@ enum Task {
     Accept(accept::Options),
     /// Time image making against mkfs.btrfs, the kernel and others, side by side on a tmpfs
     Speed(speed::Options),
+    /// Time small changes of an image with a million files against those of a fresh one
+    Cost(cost::Options),
     /// Cut the power and fail at every place of commits, and look at what is left
     Crash(crash::Options),
     /// Run a fuzz target, or all of them, for longer than the tests do
@@ -54,6 +57,7 @@ fn main() -> Result<()> {
         Task::Docs => docs::run(),
         Task::Accept(options) => accept::run(&options),
         Task::Speed(options) => speed::run(&options),
+        Task::Cost(options) => cost::run(&options),
         Task::Crash(options) => crash::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Mutate(options) => mutate::run(&options),

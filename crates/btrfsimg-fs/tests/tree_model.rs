@@ -77,7 +77,7 @@ fn change(tx: &mut Transaction<'_>, model: &mut Model, rng: &mut Rng, keys: u64,
             let to = from + rng.below(80);
             let doomed: Vec<u64> =
                 model.range((Bound::Included(from), Bound::Included(to))).map(|(n, _)| *n).collect();
-            assert_eq!(tx.remove_range(TREE, key(from), key(to)).unwrap(), doomed.len());
+            assert_eq!(tx.remove_range(TREE, key(from), key(to)).unwrap(), !doomed.is_empty());
             doomed.iter().for_each(|n| drop(model.remove(n)));
         }
     }
@@ -100,8 +100,8 @@ fn a_tree_is_what_its_model_is() {
                 change(&mut tx, &mut model, &mut rng, keys, grow);
             }
             if round == 11 {
-                let all = tx.remove_range(TREE, Key::MIN, Key::MAX).unwrap();
-                assert_eq!(all, model.len());
+                let any = tx.remove_range(TREE, Key::MIN, Key::MAX).unwrap();
+                assert_eq!(any, !model.is_empty());
                 model.clear();
             }
             assert!(contents(&tx) == model, "seed {seed} round {round}, before the commit");

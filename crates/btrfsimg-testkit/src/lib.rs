@@ -6,6 +6,7 @@
 //! - [`treediff`]: are two host trees equal?
 //! - [`fuzz`]: targets that must stand any bytes, and a driver for the stable toolchain.
 //! - [`oddtree`]: a host tree that holds everything a tree can hold.
+//! - [`synthetic`]: images with as many files as one likes, made in memory.
 //! - [`crash`]: devices that lose power or fail at any write, and what an image is afterwards.
 //!
 //! **Architecture Invariant:** no judge uses the code it judges: btrfs is known here only through the kernel and
@@ -21,6 +22,7 @@ pub mod oddtree;
 pub mod oracle;
 pub mod rng;
 pub mod sparse;
+pub mod synthetic;
 pub mod treediff;
 
 mod command;

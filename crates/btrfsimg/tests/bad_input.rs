@@ -191,7 +191,7 @@ const fn faulty(
 const FAULTY: &[Faulty] = &[
     faulty("an unknown incompat feature", INCOMPAT, |f| f | 1 << 40, 3, 3, "40"),
     faulty("zones", INCOMPAT, |f| f | 1 << 12, 3, 3, "ZONED"),
-    faulty("explicit holes", INCOMPAT, |f| f & !(1 << 9), 0, 3, "NO_HOLES"),
+    faulty("simple quotas", INCOMPAT, |f| f | 1 << 16, 0, 3, "SIMPLE_QUOTA"),
     faulty("an unknown compat_ro feature", COMPAT_RO, |f| f | 1 << 40, 0, 3, "40"),
     faulty("a log", LOG_ROOT, |_| 30 << 20, 0, 3, "log"),
     faulty("the flag of a seed", FLAGS, |f| f | 1 << 32, 0, 3, "seed"),

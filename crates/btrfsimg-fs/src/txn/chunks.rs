@@ -37,7 +37,7 @@ impl Transaction<'_> {
     /// Adds a chunk of `kind` that holds at least `need` bytes. Its items follow at commit.
     pub(super) fn alloc_chunk(&mut self, kind: SpaceKind, need: u64) -> Result<()> {
         let flags = self.profile_of(kind);
-        let copies = if flags & bg::DUP != 0 { 2 } else { 1 };
+        let copies = self.copies_of(kind);
         let need = need.next_multiple_of(STRIPE_LEN);
         let mut length = self.chunk_length(kind).max(need);
         loop {
@@ -45,11 +45,25 @@ impl Transaction<'_> {
                 return self.add_chunk(kind, flags, length, &places);
             }
             if length == need {
+                if self.remove_empty_group(kind)? {
+                    length = self.chunk_length(kind).max(need);
+                    continue;
+                }
                 return Err(Error::no_space(format!("{need} bytes of {}", bg::describe(flags))));
             }
             // Three quarters each time: what is left of the device is used, down to what is needed.
             length = (length / 4 * 3).next_multiple_of(STRIPE_LEN).min(length - STRIPE_LEN).max(need);
         }
+    }
+
+    /// Gives the device space of an empty block group of another kind back. Its items go at commit. Says whether there
+    /// was one.
+    ///
+    /// The committed state has nothing in it, so that what is written there now harms neither state.
+    fn remove_empty_group(&mut self, kind: SpaceKind) -> Result<bool> {
+        let Some(group) = self.space.take_empty_group(&self.volume.store, kind)? else { return Ok(false) };
+        self.removed_chunks.extend(self.volume.store.chunks_mut().remove(Logical(group.start)));
+        Ok(true)
     }
 
     /// Adds a chunk with one stripe at each of `places`.
@@ -91,6 +105,11 @@ impl Transaction<'_> {
         newest.map_or(kind.flag() | copies, |c| c.flags)
     }
 
+    /// How many copies a new chunk of `kind` has.
+    pub(super) fn copies_of(&self, kind: SpaceKind) -> u64 {
+        if self.profile_of(kind) & bg::DUP != 0 { 2 } else { 1 }
+    }
+
     fn chunk_length(&self, kind: SpaceKind) -> u64 {
         let align = |n: u64| n / STRIPE_LEN * STRIPE_LEN;
         match (self.volume.policy, kind) {
@@ -108,7 +127,7 @@ impl Transaction<'_> {
     }
 
     /// Device offsets for `copies` stripes of `length` bytes in space that no chunk has.
-    fn find_device_holes(&self, length: u64, copies: usize) -> Option<Vec<u64>> {
+    fn find_device_holes(&self, length: u64, copies: u64) -> Option<Vec<u64>> {
         let end = match self.volume.policy {
             ChunkPolicy::Existing { total_bytes, grow: false } => total_bytes,
             ChunkPolicy::Existing { grow: true, .. } | ChunkPolicy::Growing => u64::MAX / 2,
@@ -116,7 +135,7 @@ impl Transaction<'_> {
         let mut free = Runs::default();
         free.insert(DEVICE_START..end);
         self.device_extents().for_each(|r| free.remove(r));
-        let mut places = Vec::with_capacity(copies);
+        let mut places = Vec::new();
         for _ in 0..copies {
             let at = free.find(length, STRIPE_LEN, 0)?;
             free.remove(at..at + length);
@@ -152,7 +171,9 @@ impl Transaction<'_> {
     /// As a commit.
     pub fn needed_size(mut self) -> Result<u64> {
         self.flush_refs()?;
-        self.settle_spares(0, MIB)?;
+        let metadata = self.reserve.bytes(&self.volume.store)?.max(MIB);
+        self.reserve.open = true;
+        self.settle_spares(0, metadata)?;
         self.settle()?;
         Ok(self.device_extents_end().max(self.superblock.dev_item.total_bytes.get()))
     }
@@ -211,8 +232,10 @@ impl Transaction<'_> {
         self.volume.store.chunks_mut().insert(moved)
     }
 
-    /// Writes the items of chunks that are new. Says whether there were any.
-    pub(super) fn write_new_chunks(&mut self) -> Result<bool> {
+    /// Removes the items of chunks that are gone, and writes those of chunks that are new. Says whether there were any.
+    pub(super) fn write_chunks(&mut self) -> Result<bool> {
+        let removed = std::mem::take(&mut self.removed_chunks);
+        removed.iter().try_for_each(|chunk| self.remove_chunk_items(chunk))?;
         let new = std::mem::take(&mut self.new_chunks);
         for (i, chunk) in new.iter().enumerate() {
             if let Err(error) = self.write_chunk_items(chunk.start) {
@@ -220,7 +243,7 @@ impl Transaction<'_> {
                 return Err(error);
             }
         }
-        if new.is_empty() {
+        if new.is_empty() && removed.is_empty() {
             return Ok(false);
         }
         if new.iter().any(|c| c.kind == SpaceKind::System) {
@@ -228,6 +251,22 @@ impl Transaction<'_> {
         }
         self.update_device_item()?;
         Ok(true)
+    }
+
+    fn remove_chunk_items(&mut self, chunk: &Chunk) -> Result<()> {
+        self.remove(objectid::CHUNK_TREE, chunk.key())?;
+        for stripe in &chunk.stripes {
+            let key = Key::new(stripe.devid.get(), KeyType::DEV_EXTENT, stripe.offset.get());
+            self.remove(objectid::DEV_TREE, key)?;
+        }
+        let tree = block_group_tree(self.superblock.compat_ro_flags.get());
+        self.remove(tree, Key::new(chunk.start.0, KeyType::BLOCK_GROUP_ITEM, chunk.length))?;
+        if has_free_space_tree(self.superblock.compat_ro_flags.get()) {
+            let first = Key::new(chunk.start.0, KeyType::FREE_SPACE_INFO, 0);
+            let last = Key::new(chunk.end() - 1, KeyType(u8::MAX), u64::MAX);
+            self.remove_range(objectid::FREE_SPACE_TREE, first, last)?;
+        }
+        Ok(())
     }
 
     fn write_chunk_items(&mut self, start: Logical) -> Result<()> {
@@ -314,16 +353,12 @@ impl Transaction<'_> {
     /// Makes the free space of `kind` about `spare` bytes: adds a chunk where there is less, and shortens the last new
     /// chunk where there is more.
     fn settle_spare(&mut self, kind: SpaceKind, spare: u64) -> Result<()> {
-        let available = |tx: &Self| -> u64 {
-            let groups = tx.space.groups().filter(|g| kind.is_served_by(g.flags));
-            groups.map(|g| g.free.available.total()).sum()
-        };
-        let have = available(self);
+        let have = self.space.available_now(kind);
         if have < spare {
             self.alloc_chunk(kind, spare - have)?;
         }
         let Some(i) = self.new_chunks.iter().rposition(|c| c.kind == kind) else { return Ok(()) };
-        let surplus = available(self).saturating_sub(spare);
+        let surplus = self.space.available_now(kind).saturating_sub(spare);
         let start = self.new_chunks[i].start.0;
         let group = self.space.group_mut(start).expect("a new chunk has a group");
         let end = start + group.length;

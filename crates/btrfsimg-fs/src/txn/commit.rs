@@ -66,13 +66,14 @@ impl Transaction<'_> {
     /// Writes the accounting that changes itself (references, chunks, block groups, free space, roots) until a
     /// whole pass changes nothing. Each pass copies only blocks that were not copied before, so this ends.
     pub(crate) fn settle(&mut self) -> Result<()> {
+        self.reserve.open = true;
         self.mark_quota_inconsistent()?;
         // The root tree's root has the generation of the superblock, whatever else changed.
         self.path_to(objectid::ROOT_TREE, &Key::MIN)?;
         for _ in 0..SETTLE_PASSES {
             self.flush_csums()?;
             self.run_refs()?;
-            let chunks = self.write_new_chunks()?;
+            let chunks = self.write_chunks()?;
             let groups = self.write_block_groups()?;
             let free = self.write_free_space()?;
             let roots = self.write_root_items()?;

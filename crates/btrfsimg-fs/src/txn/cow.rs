@@ -39,7 +39,25 @@ impl Transaction<'_> {
         }
     }
 
-    /// The smallest key right of the leaf that `path` ends in.
+    /// The same down to the node above the leaf; `None` when the root is a leaf.
+    pub(super) fn path_above_leaf(&mut self, tree: u64, key: &Key) -> Result<Option<Vec<Step>>> {
+        let mut at = self.writable_root(tree)?;
+        let mut path = Vec::with_capacity(4);
+        loop {
+            let block = self.dirty_block(at);
+            if block.is_leaf() {
+                return Ok(None);
+            }
+            let (slot, level) = (block.child_slot(key), block.level());
+            path.push(Step { at, slot });
+            if level == 1 {
+                return Ok(Some(path));
+            }
+            at = self.writable_child(tree, at, slot)?;
+        }
+    }
+
+    /// The smallest key right of the block that `path` ends in.
     pub(super) fn upper_bound(&self, path: &[Step]) -> Option<Key> {
         path.iter().rev().skip(1).find_map(|step| {
             let node = self.dirty_block(step.at);
@@ -292,7 +310,7 @@ impl Transaction<'_> {
         Ok(at)
     }
 
-    fn count_blocks(&mut self, tree: u64, delta: i64) {
+    pub(super) fn count_blocks(&mut self, tree: u64, delta: i64) {
         if let Some(open) = self.trees.get_mut(&tree) {
             open.blocks_delta += delta;
         }

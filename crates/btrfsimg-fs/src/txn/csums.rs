@@ -1,20 +1,29 @@
 //! Checksums of data in the csum tree (`format/03 §3.4`).
 
+use std::ops::Range;
+
 use btrfsimg_ondisk::{Key, KeyType, Logical, leaf_data_size, objectid};
 
+use super::runs::Runs;
 use super::{ItemBatch, Transaction};
 use crate::error::Result;
-use crate::tree::{Cursor, walk_items};
+use crate::tree::Cursor;
 
 /// Items gathered before they go into the tree.
 const BATCH_ITEMS: usize = 32;
 
-/// Checksums of consecutive sectors that are not in the tree yet.
+/// Freed ranges that are gathered before their checksums go.
+const DROPPED_MAX: usize = 4096;
+
+/// What is to be done in the csum tree. No sector is in both of the parts.
 #[derive(Default)]
 pub(super) struct PendingCsums {
+    /// Checksums of consecutive sectors that are not in the tree yet.
     start: u64,
     bytes: Vec<u8>,
     ready: ItemBatch,
+    /// Sectors whose checksums are to be removed.
+    dropped: Runs,
 }
 
 fn csum_key(at: u64) -> Key {
@@ -40,6 +49,9 @@ impl Transaction<'_> {
         }
         let sectorsize = u64::from(self.sectorsize());
         let (width, max) = (self.csum_width() as u64, self.csum_item_max());
+        if self.pending_csums.dropped.touches(&(at.0..at.0 + csums.len() as u64 / width * sectorsize)) {
+            self.flush_dropped_csums()?;
+        }
         let pending = &mut self.pending_csums;
         let end = pending.start + pending.bytes.len() as u64 / width * sectorsize;
         if pending.bytes.is_empty() {
@@ -65,8 +77,13 @@ impl Transaction<'_> {
         self.insert_batch(objectid::CSUM_TREE, &ready)
     }
 
-    /// Puts all gathered checksums into the tree.
+    /// Puts all gathered checksums into the tree, and takes those of freed sectors out.
     pub(crate) fn flush_csums(&mut self) -> Result<()> {
+        self.flush_dropped_csums()?;
+        self.flush_added_csums()
+    }
+
+    fn flush_added_csums(&mut self) -> Result<()> {
         let pending = &mut self.pending_csums;
         if !pending.bytes.is_empty() {
             let bytes = std::mem::take(&mut pending.bytes);
@@ -75,38 +92,48 @@ impl Transaction<'_> {
         self.insert_ready_csums()
     }
 
-    /// Removes the checksums of the `len` bytes at `at`; items that reach beyond keep the rest.
-    #[expect(clippy::cast_possible_truncation, reason = "indexes inside an item")]
+    /// Removes the checksums of the `len` bytes at `at`, in the end: ranges that touch go in one.
     pub(super) fn remove_csums(&mut self, at: Logical, len: u64) -> Result<()> {
-        self.flush_csums()?;
-        let (width, sectorsize) = (self.csum_width(), u64::from(self.sectorsize()));
-        let end = at.0 + len;
-        let span = |data: &[u8]| (data.len() / width) as u64 * sectorsize;
-        let first = match Cursor::at_or_before(self, objectid::CSUM_TREE, &csum_key(at.0))? {
-            Some(c)
-                if c.key().key_type == KeyType::EXTENT_CSUM
-                    && c.key().offset + span(c.item().data) > at.0 =>
-            {
-                c.key()
-            }
-            _ => csum_key(at.0),
-        };
-        let mut overlapping = Vec::new();
-        walk_items(self, objectid::CSUM_TREE, &first, &csum_key(end - 1), |item| {
-            overlapping.push((item.key, item.data.to_vec()));
-            Ok(true)
-        })?;
-        for (key, data) in overlapping {
-            let (start, item_end) = (key.offset, key.offset + span(&data));
-            self.remove(objectid::CSUM_TREE, key)?;
-            let index = |addr: u64| ((addr - start) / sectorsize) as usize * width;
-            if start < at.0 {
-                self.insert(objectid::CSUM_TREE, key, &data[..index(at.0)])?;
-            }
-            if item_end > end {
-                self.insert(objectid::CSUM_TREE, csum_key(end), &data[index(end)..])?;
-            }
+        if !self.pending_csums.bytes.is_empty() || !self.pending_csums.ready.is_empty() {
+            self.flush_added_csums()?;
         }
-        Ok(())
+        self.pending_csums.dropped.insert(at.0..at.0.saturating_add(len));
+        if self.pending_csums.dropped.len() < DROPPED_MAX { Ok(()) } else { self.flush_dropped_csums() }
+    }
+
+    fn flush_dropped_csums(&mut self) -> Result<()> {
+        let dropped = std::mem::take(&mut self.pending_csums.dropped);
+        dropped.iter().try_for_each(|range| self.remove_csum_range(range))
+    }
+
+    /// Items that reach beyond the range keep the rest.
+    #[expect(clippy::cast_possible_truncation, reason = "indexes inside an item")]
+    fn remove_csum_range(&mut self, range: Range<u64>) -> Result<()> {
+        let (width, sectorsize) = (self.csum_width(), u64::from(self.sectorsize()));
+        let index = |start: u64, at: u64| ((at - start) / sectorsize) as usize * width;
+        let head = self.csum_item_over(range.start)?.filter(|(start, _)| *start < range.start);
+        let tail = self.csum_item_over(range.end - 1)?.map(|(start, data)| {
+            let kept = index(start, range.end).min(data.len());
+            data[kept..].to_vec()
+        });
+        if let Some((start, data)) = head {
+            self.replace(objectid::CSUM_TREE, csum_key(start), &data[..index(start, range.start)])?;
+        }
+        self.remove_range(objectid::CSUM_TREE, csum_key(range.start), csum_key(range.end - 1))?;
+        match tail {
+            Some(data) if !data.is_empty() => self.insert(objectid::CSUM_TREE, csum_key(range.end), &data),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first address and the checksums of the item that has the sector of `at`.
+    fn csum_item_over(&self, at: u64) -> Result<Option<(u64, Vec<u8>)>> {
+        let (width, sectorsize) = (self.csum_width(), u64::from(self.sectorsize()));
+        let cursor = Cursor::at_or_before(self, objectid::CSUM_TREE, &csum_key(at))?;
+        Ok(cursor.filter(|c| c.key().key_type == KeyType::EXTENT_CSUM).and_then(|c| {
+            let (start, data) = (c.key().offset, c.item().data);
+            let end = start.saturating_add((data.len() / width) as u64 * sectorsize);
+            (at < end).then(|| (start, data.to_vec()))
+        }))
     }
 }

@@ -4,8 +4,9 @@ use btrfsimg_ondisk::{ITEM_HEADER_LEN, Key, KeyPtr, Logical, leaf_data_size, max
 
 use super::cow::Step;
 use super::{ItemBatch, Transaction};
+use crate::block_store::child_expectation;
 use crate::error::{Error, Result};
-use crate::tree::Cursor;
+use crate::tree::{Blocks as _, Cursor};
 
 impl Transaction<'_> {
     /// Inserts items, which are in key order and none of which exists: one descent for each leaf, one move for each
@@ -198,31 +199,74 @@ impl Transaction<'_> {
     /// # Errors
     /// `Corrupt` when there is no such item; `NoSpace`; `Io`.
     pub fn remove(&mut self, tree: u64, key: Key) -> Result<()> {
-        match self.remove_range(tree, key, key)? {
-            0 => Err(missing(tree, key)),
-            _ => Ok(()),
-        }
+        if self.remove_range(tree, key, key)? { Ok(()) } else { Err(missing(tree, key)) }
     }
 
-    /// Removes all items with keys in `from..=to`. Says how many.
+    /// Removes all items with keys in `from..=to`. Says whether there were any. Leaves all of whose items go are not copied
+    /// for it, so that removing much needs little space.
     ///
     /// # Errors
     /// `NoSpace`; `Corrupt`; `Io`.
-    pub fn remove_range(&mut self, tree: u64, from: Key, to: Key) -> Result<usize> {
-        let mut removed = 0;
+    pub fn remove_range(&mut self, tree: u64, from: Key, to: Key) -> Result<bool> {
+        let mut any = false;
         while let Some(first) = Cursor::at_or_after(self, tree, &from)?.map(|c| c.key()).filter(|k| *k <= to)
         {
+            any = true;
+            if self.remove_whole_leaves(tree, &first, &to)? {
+                continue;
+            }
             let path = self.path_to(tree, &first)?;
             let Step { at, slot } = *path.last().expect("a path ends at a leaf");
             let leaf = self.dirty_block(at);
             let end = leaf.search(&to).map_or_else(|s| s, |s| s + 1);
             self.dirty_block_mut(at).remove_items(slot..end);
-            removed += end - slot;
             self.after_removal(tree, &path)?;
         }
         // Not in between: a leaf that holds a part of what goes is nothing that may be on disk.
         self.spill()?;
-        Ok(removed)
+        Ok(any)
+    }
+
+    /// Takes the leaves from the one that begins with `first` on, as far as all their keys are in `..=to`, out of their
+    /// parent. Says whether there were any. None where a leaf may be shared: then what it points to needs the references of a copy.
+    fn remove_whole_leaves(&mut self, tree: u64, first: &Key, to: &Key) -> Result<bool> {
+        let Some(path) = self.path_above_leaf(tree, first)? else { return Ok(false) };
+        let Step { at: parent, slot } = *path.last().expect("a path is not empty");
+        let node = self.dirty_block(parent);
+        let n = node.nritems();
+        let beyond = self.upper_bound(&path);
+        let next_key = |slot: usize| if slot + 1 < n { Some(node.key(slot + 1)) } else { beyond };
+        if node.key(slot) < *first {
+            return Ok(false);
+        }
+        let whole = (slot..n).take_while(|&slot| next_key(slot).is_some_and(|key| key <= *to)).count();
+        let mut done = 0;
+        while done < whole {
+            let (at, expect) = child_expectation(self.dirty_block(parent), slot, tree);
+            // Other trees share nothing: their leaves go unread.
+            if objectid::is_fs_tree(tree) {
+                let leaf = self.block(at, &expect)?;
+                if self.may_be_shared(tree, &leaf, false) {
+                    break;
+                }
+            }
+            self.dirty_block_mut(parent).remove_key_ptr(slot);
+            self.dirty.remove(&at.0);
+            self.count_blocks(tree, -1);
+            self.drop_block_ref(tree, at, 0)?;
+            done += 1;
+        }
+        if done > 0 {
+            if self.dirty_block(parent).nritems() == 0 {
+                self.remove_block(tree, &path)?;
+            } else {
+                if slot == 0 {
+                    self.fix_first_keys(&path);
+                }
+                self.lower_root(tree)?;
+            }
+        }
+        Ok(done > 0)
     }
 
     /// Keeps the tree in shape after items went from the leaf that `path` ends in.
@@ -297,11 +341,10 @@ impl Transaction<'_> {
     }
 
     fn siblings_fit(&self, tree: u64, parent: Logical, left_slot: usize) -> Result<bool> {
-        use crate::tree::Blocks as _;
         let node = self.dirty_block(parent);
         let mut used = 0;
         for slot in [left_slot, left_slot + 1] {
-            let (at, expect) = crate::block_store::child_expectation(node, slot, tree);
+            let (at, expect) = child_expectation(node, slot, tree);
             let leaf = self.block(at, &expect)?;
             used += leaf.leaf_used(0..leaf.nritems());
         }

@@ -19,6 +19,15 @@ const USING_BITMAPS: u32 = 1;
 #[doc(alias = "BTRFS_FREE_SPACE_BITMAP_SIZE")]
 const BITMAP_BYTES: u64 = 256;
 
+/// From how many free runs of a block group on they are kept as bitmaps, and below how many as extents again.
+#[doc(alias = "set_free_space_tree_thresholds")]
+fn bitmap_thresholds(length: u64, sectorsize: u64) -> (u64, u64) {
+    let bitmaps = length.div_ceil(BITMAP_BYTES * 8 * sectorsize);
+    let header = btrfsimg_ondisk::ITEM_HEADER_LEN as u64;
+    let high = bitmaps * (header + BITMAP_BYTES) / header;
+    (high, high.saturating_sub(100))
+}
+
 /// The tree that holds BLOCK_GROUP_ITEMs.
 pub(super) fn block_group_tree(compat_ro_flags: u64) -> u64 {
     if compat_ro_flags & compat_ro::BLOCK_GROUP_TREE != 0 {
@@ -125,6 +134,15 @@ fn read_bitmap(store: &BlockStore, chunk: &Chunk, item: &Item<'_>, runs: &mut Ru
     Ok(())
 }
 
+/// Bytes of the longest free run in the block group of `chunk`, where the free space tree says so. A full group costs
+/// a look at its neighbours' leaf: its item in the extent tree stays unread.
+pub(super) fn longest_run(store: &BlockStore, chunk: &Chunk) -> Result<Option<u64>> {
+    if !has_free_space_tree(store.superblock().compat_ro_flags.get()) {
+        return Ok(None);
+    }
+    load_free_space_tree(store, chunk).map(|(_, runs)| Some(runs.longest()))
+}
+
 /// Without a free space tree: what no extent item covers.
 fn free_by_extent_tree(store: &BlockStore, chunk: &Chunk) -> Result<Runs> {
     let mut free = Runs::one(chunk.start.0..chunk.end());
@@ -162,15 +180,30 @@ impl Transaction<'_> {
             .map(|g| g.start)
             .collect();
         for &start in &stale {
+            let sectorsize = u64::from(self.sectorsize());
             let group = self.space.group_mut(start).expect("listed just now");
-            let (recorded, length, after) = (group.free.recorded, group.length, group.free.after.clone());
+            let (was, length, after) = (group.free.recorded, group.length, group.free.after.clone());
             let before = group.free.written.replace(after.clone());
+            let (count, (high, low)) = (after.len() as u64, bitmap_thresholds(length, sectorsize));
+            let recorded = match was {
+                Recorded::Extents if count > high => Recorded::Bitmaps,
+                Recorded::Bitmaps if count < low => Recorded::Extents,
+                same => same,
+            };
+            group.free.recorded = recorded;
             self.write_info(start, length, recorded, &after, before.is_some())?;
-            let before = before.unwrap_or_default();
-            match recorded {
-                Recorded::Extents => self.write_extents(&before, &after)?,
-                Recorded::Bitmaps => self.write_bitmaps(start..start + length, &before, &after)?,
-                Recorded::No => {}
+            let (range, before) = (start..start + length, before.unwrap_or_default());
+            match (was, recorded) {
+                (Recorded::Bitmaps, Recorded::Bitmaps) => self.write_bitmaps(range, Some(&before), &after)?,
+                (_, Recorded::Bitmaps) => {
+                    self.remove_free_space_items(&range)?;
+                    self.write_bitmaps(range, None, &after)?;
+                }
+                (Recorded::Bitmaps, _) => {
+                    self.remove_free_space_items(&range)?;
+                    self.write_extents(&Runs::default(), &after)?;
+                }
+                _ => self.write_extents(&before, &after)?,
             }
         }
         Ok(!stale.is_empty())
@@ -205,17 +238,26 @@ impl Transaction<'_> {
         self.insert_batch(objectid::FREE_SPACE_TREE, &batch)
     }
 
-    /// Rewrites the bitmaps whose bits have changed.
-    fn write_bitmaps(&mut self, group: Range<u64>, before: &Runs, after: &Runs) -> Result<()> {
+    /// Removes the extents or bitmaps of a block group; its info stays.
+    fn remove_free_space_items(&mut self, group: &Range<u64>) -> Result<()> {
+        let first = Key::new(group.start, KeyType::FREE_SPACE_EXTENT, 0);
+        let last = Key::new(group.end - 1, KeyType(u8::MAX), u64::MAX);
+        self.remove_range(objectid::FREE_SPACE_TREE, first, last).map(|_| ())
+    }
+
+    /// Rewrites the bitmaps whose bits have changed; all of them where there were none before.
+    fn write_bitmaps(&mut self, group: Range<u64>, before: Option<&Runs>, after: &Runs) -> Result<()> {
         let sectorsize = u64::from(self.sectorsize());
         let span = BITMAP_BYTES * 8 * sectorsize;
         let mut at = group.start;
         while at < group.end {
             let window = at..(at + span).min(group.end);
-            let (old, new) = (bitmap(before, &window, sectorsize), bitmap(after, &window, sectorsize));
-            if old != new {
-                let key = Key::new(at, KeyType::FREE_SPACE_BITMAP, window.end - at);
-                self.replace(objectid::FREE_SPACE_TREE, key, &new)?;
+            let key = Key::new(at, KeyType::FREE_SPACE_BITMAP, window.end - at);
+            let new = bitmap(after, &window, sectorsize);
+            match before.map(|runs| bitmap(runs, &window, sectorsize)) {
+                None => self.insert(objectid::FREE_SPACE_TREE, key, &new)?,
+                Some(old) if old != new => self.replace(objectid::FREE_SPACE_TREE, key, &new)?,
+                Some(_) => {}
             }
             at = window.end;
         }
@@ -237,11 +279,31 @@ fn difference<'r>(a: &'r Runs, b: &'r Runs) -> impl Iterator<Item = Range<u64>> 
 fn bitmap(runs: &Runs, window: &Range<u64>, sectorsize: u64) -> Vec<u8> {
     let sectors = (window.end - window.start) / sectorsize;
     let mut bits = vec![0u8; sectors.div_ceil(8) as usize];
-    for run in runs.iter() {
+    for run in runs.meeting(window) {
         let (start, end) = (run.start.max(window.start), run.end.min(window.end));
         for i in (start..end).step_by(sectorsize as usize).map(|at| (at - window.start) / sectorsize) {
             bits[(i / 8) as usize] |= 1 << (i % 8);
         }
     }
     bits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As computed by hand from the kernel's rule (`format/08 §8.6`): a bitmap of 256 bytes for 2048 sectors.
+    #[test]
+    fn thresholds_are_the_kernels() {
+        for (length, sectorsize, thresholds) in [
+            (8 << 20, 4096, (11, 0)),
+            (1 << 30, 4096, (1438, 1338)),
+            ((1 << 30) + 65536, 4096, (1449, 1349)),
+            (64 << 20, 4096, (89, 0)),
+            (1 << 30, 65536, (89, 0)),
+            (10 << 30, 16384, (3596, 3496)),
+        ] {
+            assert_eq!(bitmap_thresholds(length, sectorsize), thresholds, "{length} {sectorsize}");
+        }
+    }
 }

@@ -14,6 +14,7 @@ mod drop_tree;
 mod edit;
 mod free_space;
 mod refs;
+mod reserve;
 mod roots;
 mod runs;
 mod sharing;
@@ -60,6 +61,9 @@ pub struct Transaction<'v> {
     refs: DelayedRefs,
     space: Space,
     new_chunks: Vec<NewChunk>,
+    /// Chunks that were given back and whose items are in the trees still.
+    removed_chunks: Vec<crate::chunk_map::Chunk>,
+    reserve: reserve::Reserve,
     pending_csums: csums::PendingCsums,
     now: btrfsimg_ondisk::Timespec,
     /// The superblock is being written, or was.
@@ -147,6 +151,9 @@ impl<'v> Transaction<'v> {
     /// `Corrupt`, `Io`.
     pub fn alloc_data_in_place(&mut self, len: u64) -> Result<Option<Logical>> {
         let (kind, sectorsize) = (self.kind_here(SpaceKind::Data), u64::from(self.sectorsize()));
+        if !self.keeps_reserve(kind, len)? {
+            return Ok(None);
+        }
         self.space.alloc(&self.volume.store, kind, len, sectorsize)
     }
 
@@ -205,6 +212,9 @@ impl<'v> Transaction<'v> {
 
     fn alloc(&mut self, kind: SpaceKind, len: u64, align: u64) -> Result<Logical> {
         let kind = self.kind_here(kind);
+        if !self.keeps_reserve(kind, len)? {
+            return Err(Error::no_space("room for metadata: the last of it is kept for removing"));
+        }
         loop {
             if let Some(at) = self.space.alloc(&self.volume.store, kind, len, align)? {
                 return Ok(at);

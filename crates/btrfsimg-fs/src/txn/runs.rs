@@ -8,6 +8,8 @@ use std::ops::Range;
 pub(super) struct Runs {
     /// Start to end.
     runs: BTreeMap<u64, u64>,
+    /// Sum of the lengths.
+    total: u64,
 }
 
 impl Runs {
@@ -33,8 +35,10 @@ impl Runs {
         while let Some((&s, &e)) = self.runs.range(start..=end).next() {
             end = end.max(e);
             self.runs.remove(&s);
+            self.total -= e - s;
         }
         self.runs.insert(start, end);
+        self.total += end - start;
     }
 
     /// Takes `range` out, whatever of it is in.
@@ -47,6 +51,7 @@ impl Runs {
                 break;
             }
             self.runs.remove(&s);
+            self.total -= e.min(range.end) - s.max(range.start);
             if e > range.end {
                 self.runs.insert(range.end, e);
             }
@@ -60,6 +65,17 @@ impl Runs {
     /// The ranges, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter().map(|(&s, &e)| s..e)
+    }
+
+    /// The ranges that begin or end in `range` or hold it, in order.
+    pub(super) fn meeting(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let before = self.runs.range(..range.start).next_back().filter(|(_, e)| **e > range.start);
+        before.into_iter().chain(self.runs.range(range.clone())).map(|(&s, &e)| s..e)
+    }
+
+    /// The length of the longest.
+    pub(super) fn longest(&self) -> u64 {
+        self.iter().map(|r| r.end - r.start).max().unwrap_or(0)
     }
 
     /// How many.
@@ -96,7 +112,7 @@ impl Runs {
 
     /// Sum of the lengths.
     pub(super) fn total(&self) -> u64 {
-        self.iter().map(|r| r.end - r.start).sum()
+        self.total
     }
 }
 
@@ -133,13 +149,19 @@ mod tests {
                 }
             }
             assert_eq!(runs.iter().collect::<Vec<_>>(), expect);
+            assert_eq!(runs.total(), expect.iter().map(|r| r.end - r.start).sum::<u64>());
+            assert_eq!(runs.longest(), expect.iter().map(|r| r.end - r.start).max().unwrap_or(0));
+            let window = start..start + 10;
+            let meeting: Vec<_> = runs.meeting(&window).collect();
+            expect.retain(|r| r.start < window.end && r.end > window.start);
+            assert_eq!(meeting, expect, "{window:?}");
             let (len, align, from) = (1 + random(8), 1 << random(3), random(200));
             let place = |at: &u64| {
                 at.is_multiple_of(align) && (*at..at + len).all(|i| model.get(i as usize) == Some(&true))
             };
             let first = (from..200).find(place).or_else(|| (0..200).find(place));
             let found = runs.find(len, align, from);
-            assert_eq!(found.is_some(), first.is_some(), "find {len} {align} {from} in {expect:?}");
+            assert_eq!(found.is_some(), first.is_some(), "find {len} {align} {from} in {runs:?}");
             assert!(found.is_none_or(|at| place(&at)));
         }
     }

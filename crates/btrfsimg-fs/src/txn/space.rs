@@ -65,6 +65,8 @@ pub(super) struct FreeSpace {
     pub(super) available: Runs,
     /// Where the last search ended.
     hint: u64,
+    /// No run that is available is this long.
+    no_run_of: u64,
 }
 
 /// A block group.
@@ -103,10 +105,25 @@ impl Group {
 }
 
 impl FreeSpace {
+    /// A place for `len` bytes. All that is asked of one group has the same `align`.
+    fn find(&mut self, len: u64, align: u64) -> Option<u64> {
+        let found = (len < self.no_run_of).then(|| self.available.find(len, align, self.hint)).flatten();
+        if found.is_none() {
+            self.no_run_of = self.no_run_of.min(len);
+        }
+        found
+    }
+
+    /// Whether nothing was or is allocated, in the committed state and in this transaction.
+    fn is_whole(&self, length: u64) -> bool {
+        self.before.total() == length && self.after.total() == length
+    }
+
     pub(super) fn new(recorded: Recorded, written: Option<Runs>, after: Runs, chunk: &Chunk) -> FreeSpace {
         let mut available = after.clone();
         chunk.superblock_windows().into_iter().for_each(|w| available.remove(w));
-        FreeSpace { recorded, before: after.clone(), written, after, available, hint: 0 }
+        let no_run_of = u64::MAX;
+        FreeSpace { recorded, before: after.clone(), written, after, available, hint: 0, no_run_of }
     }
 }
 
@@ -117,6 +134,8 @@ pub(super) struct Space {
     groups: BTreeMap<u64, Group>,
     /// The group that served each kind last.
     current: BTreeMap<SpaceKind, u64>,
+    /// The longest free run of groups that are not loaded.
+    longest: BTreeMap<u64, u64>,
     /// Change of the superblock's `bytes_used`.
     pub(super) bytes_used_delta: i64,
 }
@@ -137,30 +156,75 @@ impl Space {
         align: u64,
     ) -> Result<Option<Logical>> {
         if let Some(group) = self.current.get(&kind).and_then(|start| self.groups.get_mut(start))
-            && let Some(at) = group.free.available.find(len, align, group.free.hint)
+            && let Some(at) = group.free.find(len, align)
         {
             group.take(at, len);
             self.bytes_used_delta += len.cast_signed();
             return Ok(Some(Logical(at)));
         }
-        let found = self.search(store, kind, |free| free.available.find(len, align, free.hint))?;
-        let Some((start, at)) = found else { return Ok(None) };
-        self.current.insert(kind, start);
-        self.groups.get_mut(&start).expect("search loaded it").take(at, len);
-        self.bytes_used_delta += len.cast_signed();
-        Ok(Some(Logical(at)))
+        for start in candidates(store, kind) {
+            if self.longest_run(store, start)?.is_some_and(|longest| longest < len) {
+                continue;
+            }
+            let group = self.load(store, start)?;
+            if let Some(at) = group.free.find(len, align) {
+                group.take(at, len);
+                self.current.insert(kind, start);
+                self.bytes_used_delta += len.cast_signed();
+                return Ok(Some(Logical(at)));
+            }
+        }
+        Ok(None)
     }
 
-    /// The first group of `kind`, newest first, in which `find` finds something.
-    fn search<T>(
-        &mut self,
-        store: &BlockStore,
-        kind: SpaceKind,
-        find: impl Fn(&FreeSpace) -> Option<T>,
-    ) -> Result<Option<(u64, T)>> {
+    /// Bytes of the longest free run of a group that is not loaded, where that is cheap to know.
+    fn longest_run(&mut self, store: &BlockStore, start: u64) -> Result<Option<u64>> {
+        if self.groups.contains_key(&start) {
+            return Ok(None);
+        }
+        if let Some(longest) = self.longest.get(&start) {
+            return Ok(Some(*longest));
+        }
+        let Some(chunk) = store.chunks().lookup(Logical(start)) else { return Ok(None) };
+        let longest = free_space::longest_run(store, chunk)?;
+        self.longest.extend(longest.map(|longest| (start, longest)));
+        Ok(longest)
+    }
+
+    /// Bytes of `kind` that may be handed out in the groups that are loaded.
+    pub(super) fn available_now(&self, kind: SpaceKind) -> u64 {
+        let loaded = self.groups.values().filter(|g| kind.is_served_by(g.flags));
+        loaded.map(|g| g.free.available.total()).sum()
+    }
+
+    /// The same, more groups being loaded until it is `enough`.
+    pub(super) fn available(&mut self, store: &BlockStore, kind: SpaceKind, enough: u64) -> Result<u64> {
+        let mut sum = self.available_now(kind);
         for start in candidates(store, kind) {
-            if let Some(found) = find(&self.load(store, start)?.free) {
-                return Ok(Some((start, found)));
+            if sum >= enough {
+                break;
+            }
+            if !self.groups.contains_key(&start) && self.longest_run(store, start)? != Some(0) {
+                sum += self.load(store, start)?.free.available.total();
+            }
+        }
+        Ok(sum)
+    }
+
+    /// A block group of data or metadata that was empty in the committed state and is now, but of another kind than
+    /// `kind`: it leaves the transaction's groups.
+    pub(super) fn take_empty_group(&mut self, store: &BlockStore, kind: SpaceKind) -> Result<Option<Group>> {
+        let others = store.chunks().iter().filter(|c| {
+            !kind.is_served_by(c.flags) && !SpaceKind::System.is_served_by(c.flags) && c.is_linear()
+        });
+        for (start, length) in others.map(|c| (c.start.0, c.length)) {
+            if self.longest_run(store, start)?.is_some_and(|longest| longest < length) {
+                continue;
+            }
+            let group = self.load(store, start)?;
+            if !group.is_new() && group.used == 0 && group.free.is_whole(length) {
+                self.current.retain(|_, current| *current != start);
+                return Ok(self.groups.remove(&start));
             }
         }
         Ok(None)
@@ -194,6 +258,7 @@ impl Space {
         group.free.after.insert(at.0..end);
         if own {
             group.free.available.insert(at.0..end);
+            group.free.no_run_of = u64::MAX;
         }
         self.bytes_used_delta -= len.cast_signed();
         Ok(())

@@ -148,6 +148,8 @@ impl Volume {
             refs: Default::default(),
             space: Default::default(),
             new_chunks: Vec::new(),
+            removed_chunks: Vec::new(),
+            reserve: Default::default(),
             pending_csums: Default::default(),
             now,
             begun: false,

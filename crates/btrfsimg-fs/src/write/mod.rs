@@ -3,6 +3,7 @@
 pub mod contents;
 pub mod create;
 pub mod data;
+mod doomed;
 pub mod encode;
 pub mod existing;
 pub mod inode;

@@ -2,7 +2,8 @@
 
 use btrfsimg_ondisk::FileType;
 
-use super::names::{check_changeable, unlink};
+use super::doomed::Doomed;
+use super::names::{check_changeable, remove_entry, remove_inode_ref, unlink};
 use crate::error::{Error, Result};
 use crate::lookup::{Place, entries};
 use crate::txn::Transaction;
@@ -19,7 +20,7 @@ pub fn unlink_checked(
     shown: &str,
 ) -> Result<()> {
     check_changeable(tx, target, shown, true)?;
-    unlink(tx, dir, name, target)
+    tx.with_reserve(|tx| unlink(tx, dir, name, target))
 }
 
 /// Whether a directory has no entries.
@@ -36,53 +37,43 @@ pub fn is_empty_dir(tx: &Transaction<'_>, dir: Place) -> Result<bool> {
     Ok(empty)
 }
 
-/// An entry on its way out.
-struct Doomed {
-    dir: Place,
-    name: Vec<u8>,
-    place: Place,
-    shown: String,
-}
-
 /// Removes the directory `name` of `dir`, whose inode is `top`, and all below it. Not recursive: trees may be deep.
+///
+/// All is looked at before anything changes. Then inodes go in their order, whole leaves at a time: directories are
+/// not emptied entry by entry, so that a full image has room for it.
 ///
 /// # Errors
 /// `Invalid` when there is a subvolume in it; `ReadOnly` for inodes that may not go; as any change of a tree. The
 /// caller drops the transaction then, so that nothing is removed.
 pub fn remove_tree(tx: &mut Transaction<'_>, dir: Place, name: &[u8], top: Place, shown: &str) -> Result<()> {
+    let mut doomed = Doomed::default();
     // A directory that holds itself would never end.
-    let mut on_stack = std::collections::HashSet::from([top.ino]);
-    let mut stack = vec![Doomed { dir, name: name.to_vec(), place: top, shown: shown.to_owned() }];
-    while let Some(last) = stack.last() {
-        let (place, shown) = (last.place, last.shown.clone());
-        check_changeable(tx, place, &shown, true)?;
-        let before = stack.len();
-        let mut leaves = Vec::new();
-        entries(tx, place, |entry| {
+    let mut seen = std::collections::HashSet::from([top.ino]);
+    let inode = check_changeable(tx, top, shown, true)?;
+    doomed.add(tx, top, &inode, dir.ino, name)?;
+    let mut stack = vec![(top, shown.to_owned())];
+    while let Some((place, shown)) = stack.pop() {
+        entries(&*tx, place, |entry| {
             let (_, entry) = entry?;
             let shown = format!("{shown}/{}", String::from_utf8_lossy(entry.name));
             if entry.is_subvolume() {
                 return Err(Error::Invalid(format!("{shown}: is a subvolume; nothing was removed")));
             }
             let child = Place { tree: place.tree, ino: entry.location.objectid };
-            let doomed = Doomed { dir: place, name: entry.name.to_vec(), place: child, shown };
-            if entry.file_type != FileType::DIR {
-                leaves.push(doomed);
-            } else if on_stack.insert(child.ino) {
-                stack.push(doomed);
-            } else {
-                return Err(Error::corrupt("LK-08", format!("{}: a directory loop", doomed.shown)));
+            let inode = check_changeable(tx, child, &shown, true)?;
+            doomed.add(tx, child, &inode, place.ino, entry.name)?;
+            if FileType::from_mode(inode.mode.get()) == Some(FileType::DIR) {
+                if !seen.insert(child.ino) {
+                    return Err(Error::corrupt("LK-08", format!("{shown}: a directory loop")));
+                }
+                stack.push((child, shown));
             }
             Ok(true)
         })?;
-        for leaf in leaves {
-            unlink_checked(tx, leaf.dir, &leaf.name, leaf.place, &leaf.shown)?;
-        }
-        if stack.len() == before {
-            let done = stack.pop().expect("it was just the last");
-            on_stack.remove(&done.place.ino);
-            unlink(tx, done.dir, &done.name, done.place)?;
-        }
     }
-    Ok(())
+    tx.with_reserve(|tx| {
+        let index = remove_inode_ref(tx, top, dir.ino, name)?;
+        remove_entry(tx, dir, name, index)?;
+        doomed.remove(tx, dir.tree)
+    })
 }
