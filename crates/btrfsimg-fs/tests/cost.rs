@@ -40,6 +40,8 @@ fn copy_in(tx: &mut Transaction<'_>, file: &Path, dir: &[u8], name: &[u8]) {
         sparse: Sparse::Auto,
         clamp: None,
         exclude: Vec::new(),
+        existing: Default::default(),
+        list: false,
         cancel: None,
         progress: None,
     };

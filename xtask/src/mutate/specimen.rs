@@ -103,6 +103,8 @@ fn make_own(dir: &Path, image: &Path) -> Result<()> {
             sparse: Sparse::Auto,
             clamp: None,
             exclude: Vec::new(),
+            existing: Default::default(),
+            list: false,
             cancel: None,
             progress: None,
         };
