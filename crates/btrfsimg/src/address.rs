@@ -202,11 +202,15 @@ impl Address {
     /// An error about this place. One that says only what kind of thing is there is about the place as a whole.
     pub(crate) fn about(&self, error: anyhow::Error) -> anyhow::Error {
         let name = self.to_string();
+        // One that names a place in the image already is about that.
+        if error.to_string().starts_with(&format!("{}:/", self.image.display())) {
+            return error;
+        }
         match error.downcast::<Error>() {
             Ok(Error::NotFound(_)) => Error::NotFound(name).into(),
             Ok(Error::NotDirectory(_)) => Error::NotDirectory(name).into(),
-            // What comes with advice keeps it.
-            Ok(Error::IsDirectory(what)) if !what.starts_with(&name) => Error::IsDirectory(name).into(),
+            Ok(Error::Exists(_)) => Error::Exists(name).into(),
+            Ok(Error::IsDirectory(_)) => Error::IsDirectory(name).into(),
             Ok(error) => anyhow::Error::new(error).context(name),
             Err(error) => error.context(name),
         }

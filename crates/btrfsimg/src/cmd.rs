@@ -1,21 +1,32 @@
-//! The subcommands, a file each. A new one is a file, a line in [`Command`], and a line in [`Command::run`].
+//! The subcommands, a file each. A new one is a file, a line in [`Command`], and a line in
+//! [`Command::run`], or in [`Command::edit`] when it changes an image.
 
+mod batch;
+mod below;
 mod cat;
+mod chmod;
+mod chown;
 mod cp;
 mod defrag;
+mod destination;
 mod fixture;
 mod inspect;
+mod ln;
 mod ls;
 mod mkdir;
 mod mkfs;
+mod mknod;
+mod mv;
 mod open_file;
 mod prop;
 mod report;
 mod rm;
 mod stat;
+mod touch;
 mod truncate;
 mod verify;
 mod write;
+mod xattr;
 
 use anyhow::Result;
 
@@ -36,7 +47,15 @@ pub(crate) enum Command {
     Rm(rm::Args),
     Truncate(truncate::Args),
     Write(write::Args),
+    Mv(mv::Args),
+    Ln(ln::Args),
+    Touch(touch::Args),
+    Chmod(chmod::Args),
+    Chown(chown::Args),
+    Mknod(mknod::Args),
+    Xattr(xattr::Args),
     Prop(prop::Args),
+    Batch(batch::Args),
     Inspect(inspect::Args),
     Verify(verify::Args),
     Fixture(fixture::Args),
@@ -51,6 +70,13 @@ impl Command {
             Command::Rm(args) => Some(args),
             Command::Truncate(args) => Some(args),
             Command::Write(args) => Some(args),
+            Command::Mv(args) => Some(args),
+            Command::Ln(args) => Some(args),
+            Command::Touch(args) => Some(args),
+            Command::Chmod(args) => Some(args),
+            Command::Chown(args) => Some(args),
+            Command::Mknod(args) => Some(args),
+            Command::Xattr(args) => args.edit(),
             Command::Prop(args) => args.edit(),
             _ => None,
         }
@@ -63,7 +89,12 @@ impl Command {
         }
         match self {
             // They were edits.
-            Command::Mkdir(_) | Command::Rm(_) | Command::Truncate(_) | Command::Write(_) => Ok(()),
+            Command::Mkdir(_) | Command::Rm(_) | Command::Mv(_) | Command::Ln(_) | Command::Touch(_) => {
+                Ok(())
+            }
+            Command::Chmod(_) | Command::Chown(_) | Command::Mknod(_) => Ok(()),
+            Command::Truncate(_) | Command::Write(_) => Ok(()),
+            Command::Xattr(args) => xattr::run(&args, ui),
             Command::Mkfs(args) => mkfs::run(&args, ui),
             Command::Cp(args) => cp::run(&args, ui),
             Command::Defrag(args) => defrag::run(&args, ui),
@@ -71,6 +102,7 @@ impl Command {
             Command::Cat(args) => cat::run(&args, ui),
             Command::Stat(args) => stat::run(&args, ui),
             Command::Prop(args) => prop::run(&args, ui),
+            Command::Batch(args) => batch::run(&args, ui),
             Command::Inspect(args) => inspect::run(&args, ui),
             Command::Verify(args) => verify::run(&args, ui),
             Command::Fixture(args) => fixture::run(&args, ui),

@@ -14,6 +14,7 @@ use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
 
 use crate::address::{Address, ImageArgs};
 use crate::clock;
+use crate::exit;
 use crate::output::{Ui, stdout};
 
 /// A subcommand that changes images: what it does inside one transaction, which it neither begins nor commits.
@@ -77,6 +78,36 @@ impl<'a> EditCx<'a, '_> {
     /// The inode at `address`, its last symlink followed or not.
     pub(crate) fn resolve(&self, address: &Address, follow: bool) -> Result<Place> {
         resolve(self.tx, self.start, &address.path, follow).map_err(|e| address.about(e.into()))
+    }
+
+    /// Makes a part of the change, a line of a batch: with these addresses, and `verbose` or not. What it would go on
+    /// behind is an error.
+    pub(crate) fn line(
+        &mut self,
+        addresses: &[Address],
+        verbose: bool,
+        change: impl FnOnce(&mut EditCx<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted.into());
+        }
+        let mut cx = EditCx {
+            tx: self.tx,
+            image: self.image,
+            addresses,
+            start: self.start,
+            ui: self.ui,
+            verbose: self.verbose || verbose,
+            stop: self.stop,
+            said: Said::default(),
+        };
+        change(&mut cx)?;
+        let Said { lines, mut failures } = cx.said;
+        self.said.lines.extend(lines);
+        match failures.pop() {
+            Some((message, code)) => Err(exit::with_code(message, code)),
+            None => Ok(()),
+        }
     }
 
     /// Prints a line on standard output after the commit, with `-v`.
@@ -143,6 +174,11 @@ pub(crate) type Change<'c> = dyn FnMut(&mut EditCx<'_, '_>) -> Result<()> + 'c;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 impl EditArgs {
+    /// Whether no option was given.
+    pub(crate) fn is_default(&self) -> bool {
+        !self.grow && !self.no_sync && self.wait.is_none()
+    }
+
     /// Changes the image at `path` in one commit; when `change` fails, nothing is committed. It is called again, for
     /// nothing, where the image is full: to say how large it would have to be.
     pub(crate) fn commit(
@@ -173,8 +209,12 @@ impl EditArgs {
             Some(Error::NoSpace { what, needed: None }) => {
                 let needed = edits.needed_size(&device, change).ok();
                 let advice = if self.grow { "" } else { " (--grow lets the file grow)" };
-                let what = format!("{what}{advice}");
-                anyhow::Error::new(Error::NoSpace { what, needed }).context(name())
+                let full = Error::NoSpace { what: format!("{what}{advice}"), needed };
+                // What was said of the place: the line of a batch.
+                let places: Vec<String> =
+                    error.chain().take_while(|e| !e.is::<Error>()).map(ToString::to_string).collect();
+                let full = anyhow::Error::new(full).context(name());
+                places.into_iter().rev().fold(full, anyhow::Error::context)
             }
             _ => error,
         })?;

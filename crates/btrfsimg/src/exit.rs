@@ -34,10 +34,32 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Usage(message.into()).into()
 }
 
+/// An error whose exit code is known: one that was reported as a failure.
+pub(crate) fn with_code(message: String, code: u8) -> anyhow::Error {
+    Coded { message, code }.into()
+}
+
+#[derive(Debug)]
+struct Coded {
+    message: String,
+    code: u8,
+}
+
+impl std::fmt::Display for Coded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Coded {}
+
 /// The exit code of an error.
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     if error.chain().any(|e| e.is::<Usage>()) {
         return USAGE;
+    }
+    if let Some(coded) = error.chain().find_map(|e| e.downcast_ref::<Coded>()) {
+        return coded.code;
     }
     error.chain().find_map(|e| e.downcast_ref::<Error>()).map_or(FAILED, code_of_library)
 }

@@ -9,6 +9,7 @@ mod clock;
 mod cmd;
 mod edit;
 mod exit;
+mod mode;
 mod output;
 mod size;
 

@@ -16,7 +16,7 @@ use crate::args::Global;
 use crate::exit;
 
 pub(crate) use mode::{mode_string, type_name};
-pub(crate) use time::{iso_time, list_time};
+pub(crate) use time::{iso_time, list_time, parse_time};
 
 /// The version of the JSON schema, in every document.
 pub(crate) const SCHEMA_VERSION: u32 = 1;

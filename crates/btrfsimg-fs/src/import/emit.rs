@@ -233,7 +233,7 @@ impl Importer<'_, '_> {
     ) -> (InodeItem, Vec<Xattr>) {
         let (flags, property) = own_property(node.stat.attributes.flags, node.property.as_ref(), &xattrs);
         let nodesize = self.tx.nodesize() as usize;
-        let mut kept = Vec::with_capacity(xattrs.len() + 1);
+        let mut kept = node.acls.clone();
         let mut buckets = std::collections::HashMap::new();
         for (name, value) in xattrs {
             if name == COMPRESSION_XATTR {

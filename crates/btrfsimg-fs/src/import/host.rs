@@ -95,6 +95,7 @@ pub(super) fn stat(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
             ctime,
             mtime,
             otime: if born { time(x.stx_btime) } else { ctime },
+            umask: 0,
         },
         device: (x.stx_dev_major, x.stx_dev_minor),
         ino: x.stx_ino,

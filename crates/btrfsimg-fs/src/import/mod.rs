@@ -107,6 +107,8 @@ pub fn import_entry(
     }
     let mut inherited = inherited_from(tx, dir)?;
     inherited.group = inherited.group.filter(|_| !options.preserve.owner);
+    inherited.default_acl = inherited.default_acl.filter(|_| !options.preserve.owner);
+    let acls = stat.attributes.inherit_access(&inherited);
     let property = stat.attributes.inherit(&inherited);
     let ino = walker.take_ino();
     let location = btrfsimg_ondisk::Key::new(ino, btrfsimg_ondisk::KeyType::INODE_ITEM, 0);
@@ -120,6 +122,8 @@ pub fn import_entry(
         index,
         role: Role::New,
         property,
+        acls,
+        default_acl: inherited.default_acl,
     });
     run_named(tx, walker, dir.tree, options, HashMap::from([(ino, name.to_vec())]))
 }

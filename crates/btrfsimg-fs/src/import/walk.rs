@@ -21,6 +21,7 @@ use crate::txn::Transaction;
 use crate::write::existing::Existing;
 use crate::write::inode::{Attributes, Inherited, Xattr};
 use crate::write::names;
+use crate::write::posix_acl::Acl;
 
 /// The index of the first entry of a directory.
 const FIRST_INDEX: u64 = 2;
@@ -50,6 +51,10 @@ pub(super) struct Node {
     pub(super) index: u64,
     pub(super) role: Role,
     pub(super) property: Option<btrfsimg_compress::Property>,
+    /// ACLs that it inherits.
+    pub(super) acls: Vec<Xattr>,
+    /// The ACL that its entries inherit.
+    pub(super) default_acl: Option<Arc<Acl>>,
 }
 
 impl Node {
@@ -271,8 +276,19 @@ impl<'o> Walker<'o> {
         if role == Role::Merge {
             stat.attributes.pass_on(&inherited);
         }
-        let property = inherited.property;
-        let node = Node { dir, name: CString::default(), stat, ino, parent: ino, index: 0, role, property };
+        let default_acl = inherited.default_acl.clone().filter(|_| role == Role::Merge);
+        let node = Node {
+            dir,
+            name: CString::default(),
+            stat,
+            ino,
+            parent: ino,
+            index: 0,
+            role,
+            property: inherited.property,
+            acls: Vec::new(),
+            default_acl,
+        };
         self.queue.push_back(node);
         Ok(())
     }
@@ -428,7 +444,8 @@ impl<'o> Walker<'o> {
         let (flags, property) =
             super::own_property(node.stat.attributes.flags, node.property.as_ref(), xattrs);
         let group = node.stat.attributes.group_for_entries().filter(|_| !self.options.preserve.owner);
-        Inherited { flags, property, group }
+        let default_acl = node.default_acl.clone().filter(|_| !self.options.preserve.owner);
+        Inherited { flags, property, group, default_acl }
     }
 
     /// Whether an entry can come along; the error is the reason if one is to be told.
@@ -493,6 +510,7 @@ impl<'o> Walker<'o> {
             self.links.insert((stat.device, stat.ino), (ino, 1));
         }
         self.settle_attributes(&mut stat.attributes, tx);
+        let acls = stat.attributes.inherit_access(inherited);
         let property = stat.attributes.inherit(inherited);
         self.queue.push_back(Node {
             dir: dir.clone(),
@@ -503,6 +521,8 @@ impl<'o> Walker<'o> {
             index,
             role: Role::New,
             property,
+            acls,
+            default_acl: inherited.default_acl.clone(),
         });
     }
 
@@ -541,9 +561,18 @@ impl<'o> Walker<'o> {
             Clash::Merge(old) => {
                 let found = crate::write::xattr::inherited_from(tx, old)?;
                 stat.attributes.pass_on(&found);
-                let (ino, role, property) = (old.ino, Role::Merge, found.property);
-                let dir = dir.clone();
-                self.queue.push_back(Node { dir, name, stat, ino, parent: ino, index: 0, role, property });
+                self.queue.push_back(Node {
+                    dir: dir.clone(),
+                    name,
+                    stat,
+                    ino: old.ino,
+                    parent: old.ino,
+                    index: 0,
+                    role: Role::Merge,
+                    property: found.property,
+                    acls: Vec::new(),
+                    default_acl: found.default_acl,
+                });
                 return Ok(());
             }
             Clash::Replace(old) => return self.start_replacing(old, dir.clone(), name, stat, tx),
@@ -580,8 +609,18 @@ impl<'o> Walker<'o> {
         self.settle_attributes(&mut stat.attributes, tx);
         let own = crate::write::xattr::inherited_from(tx, existing)?;
         stat.attributes.flags = own.flags;
-        let (ino, role, property) = (existing.ino, Role::Replace, own.property);
-        self.queue.push_back(Node { dir, name, stat, ino, parent: ino, index: 0, role, property });
+        self.queue.push_back(Node {
+            dir,
+            name,
+            stat,
+            ino: existing.ino,
+            parent: existing.ino,
+            index: 0,
+            role: Role::Replace,
+            property: own.property,
+            acls: Vec::new(),
+            default_acl: None,
+        });
         Ok(())
     }
 

@@ -148,7 +148,7 @@ pub fn check_name(name: &[u8]) -> Result<()> {
     let fault = if name.is_empty() {
         "an empty name".to_owned()
     } else if name.len() > NAME_LEN_MAX {
-        format!("{}: name of {} bytes is too long, at most {NAME_LEN_MAX}", shown(), name.len())
+        format!("{}: file name too long: {} bytes, at most {NAME_LEN_MAX}", shown(), name.len())
     } else if name == b"." || name == b".." {
         format!("'{}' cannot be the name of an entry", shown())
     } else if name.contains(&b'/') || name.contains(&0) {

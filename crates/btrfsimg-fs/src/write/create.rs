@@ -11,7 +11,7 @@ use crate::txn::{ItemBatch, Transaction};
 
 /// A new inode without contents: a directory, an empty file, a fifo, a socket, a device.
 ///
-/// Flags and property are inherited from `dir`; `xattrs` are added.
+/// Flags, property, ACLs and the group of a setgid directory are inherited from `dir`; `xattrs` are added.
 ///
 /// # Errors
 /// `Exists`, `Invalid` names, as any change of a tree.
@@ -49,6 +49,18 @@ pub fn symlink(
     create_with(tx, dir, name, attributes, Vec::new(), &inherited, Some(target))
 }
 
+/// A new inode that inherits nothing: a symlink with a `target`, else as [`create`].
+pub(super) fn create_as_given(
+    tx: &mut Transaction<'_>,
+    dir: Place,
+    name: &[u8],
+    attributes: Attributes,
+    xattrs: Vec<Xattr>,
+    target: Option<&[u8]>,
+) -> Result<Place> {
+    create_with(tx, dir, name, attributes, xattrs, &Inherited::default(), target)
+}
+
 fn create_with(
     tx: &mut Transaction<'_>,
     dir: Place,
@@ -59,6 +71,7 @@ fn create_with(
     target: Option<&[u8]>,
 ) -> Result<Place> {
     let place = Place { tree: dir.tree, ino: highest_inode(tx, dir.tree)? + 1 };
+    xattrs.extend(attributes.inherit_access(inherited));
     if let Some(property) = attributes.inherit(inherited) {
         xattrs.push((COMPRESSION_XATTR.to_vec(), property.as_bytes().to_vec()));
     }

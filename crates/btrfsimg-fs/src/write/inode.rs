@@ -1,5 +1,7 @@
 //! New inodes and their items.
 
+use std::sync::Arc;
+
 use btrfsimg_compress::Property;
 use btrfsimg_ondisk::{
     FileType, InodeItem, Key, KeyType, Timespec, inode_flags, max_xattr_size, name_hash, write_dir_entry,
@@ -7,6 +9,7 @@ use btrfsimg_ondisk::{
 };
 use zerocopy::IntoBytes;
 
+use super::posix_acl::Acl;
 use crate::txn::ItemBatch;
 
 /// The name of the xattr that holds the compression property.
@@ -35,12 +38,15 @@ pub struct Attributes {
     pub mtime: Timespec,
     /// Creation.
     pub otime: Timespec,
+    /// Permission bits that a new inode does not get where no default ACL decides.
+    pub umask: u32,
 }
 
 impl Attributes {
     /// An inode with `mode`, owned by 0:0, made `now`.
     pub fn new(mode: u32, now: Timespec) -> Attributes {
-        Attributes { mode, uid: 0, gid: 0, rdev: 0, flags: 0, atime: now, ctime: now, mtime: now, otime: now }
+        let (atime, ctime, mtime, otime) = (now, now, now, now);
+        Attributes { mode, uid: 0, gid: 0, rdev: 0, flags: 0, atime, ctime, mtime, otime, umask: 0 }
     }
 
     /// The type that its directory entries have.
@@ -84,16 +90,33 @@ impl Attributes {
         }
     }
 
-    /// What a new inode inherits from its directory (`format/05 §5.4`): flags, and for files and directories the
-    /// property, level included; from one with the setgid bit the group, and for directories the bit. Returns the property as it is stored.
-    pub fn inherit(&mut self, parent: &Inherited) -> Option<Property> {
-        let is_file = self.file_type() == FileType::REG_FILE;
+    /// What a new inode inherits of rights: the group of a directory with the setgid bit, and for directories the bit;
+    /// the default ACL, which takes the place of the umask. Returns the ACLs that it has, as xattrs.
+    pub fn inherit_access(&mut self, parent: &Inherited) -> Vec<Xattr> {
+        let is_dir = self.file_type() == FileType::DIR;
         if let Some(group) = parent.group {
             self.gid = group;
-            if self.file_type() == FileType::DIR {
-                self.mode |= SETGID;
+            self.mode |= if is_dir { SETGID } else { 0 };
+        }
+        match &parent.default_acl {
+            // The bits of a symlink mean nothing, and the kernel leaves them.
+            _ if self.file_type() == FileType::SYMLINK => Vec::new(),
+            Some(acl) => {
+                let (mode, xattrs) = acl.inherit(self.mode, is_dir);
+                self.mode = mode;
+                xattrs
+            }
+            None => {
+                self.mode &= !self.umask;
+                Vec::new()
             }
         }
+    }
+
+    /// What else a new inode inherits from its directory (`format/05 §5.4`): flags, and for files and directories the
+    /// property, level included. Returns the property as it is stored.
+    pub fn inherit(&mut self, parent: &Inherited) -> Option<Property> {
+        let is_file = self.file_type() == FileType::REG_FILE;
         if parent.flags & inode_flags::NOCOMPRESS != 0 {
             self.flags |= inode_flags::NOCOMPRESS;
         } else {
@@ -119,6 +142,8 @@ pub struct Inherited {
     pub property: Option<Property>,
     /// Its group, if it has the setgid bit.
     pub group: Option<u32>,
+    /// Its default ACL.
+    pub default_acl: Option<Arc<Acl>>,
 }
 
 /// The group that entries of a directory with this mode and group get, if not their maker's.

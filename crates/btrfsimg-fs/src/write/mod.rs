@@ -1,5 +1,6 @@
 //! Files and directories inside a transaction: new inodes, names, xattrs, properties, contents.
 
+pub mod attributes;
 pub mod contents;
 pub mod create;
 pub mod data;
@@ -7,7 +8,12 @@ mod doomed;
 pub mod encode;
 pub mod existing;
 pub mod inode;
+pub mod link;
 pub mod names;
+pub mod posix_acl;
+pub mod relocate;
 pub mod remove;
+pub mod rename;
+pub mod setxattr;
 pub mod subvol;
 pub mod xattr;

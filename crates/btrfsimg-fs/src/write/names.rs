@@ -1,8 +1,9 @@
 //! Names in directories: the three places where each stands, kept equal (`format/08 §8.7`).
 
 use btrfsimg_ondisk::{
-    DirItems, FileType, InodeItem, InodeRef, Key, KeyType, LINK_MAX, extref_hash, incompat, inode_extrefs,
-    inode_flags, inode_refs, max_item_size, name_hash, write_dir_entry, write_inode_extref, write_inode_ref,
+    DIR_ITEM_HEAD_LEN, DirItems, FileType, InodeItem, InodeRef, Key, KeyType, LINK_MAX, extref_hash,
+    incompat, inode_extrefs, inode_flags, inode_refs, max_item_size, name_hash, write_dir_entry,
+    write_inode_extref, write_inode_ref,
 };
 use zerocopy::IntoBytes;
 
@@ -39,9 +40,30 @@ pub fn check_changeable(
     shown: &str,
     removing: bool,
 ) -> Result<InodeItem> {
+    let inode = check_subvolume(tx, place, shown)?;
+    check_immutable(&inode, shown, removing)?;
+    if inode.flags.get() & inode_flags::RO_VERITY != 0 {
+        return Err(Error::ReadOnly(format!("{shown}: operation not permitted: the inode has fs-verity")));
+    }
+    Ok(inode)
+}
+
+/// As [`check_changeable`], where names or attributes change and contents do not: fs-verity does not protect those,
+/// append-only does.
+///
+/// # Errors
+/// `ReadOnly` with the way out.
+pub fn check_attributes(tx: &Transaction<'_>, place: Place, shown: &str) -> Result<InodeItem> {
+    let inode = check_subvolume(tx, place, shown)?;
+    check_immutable(&inode, shown, true)?;
+    Ok(inode)
+}
+
+/// The part of [`check_changeable`] that is about where the inode is.
+fn check_subvolume(tx: &Transaction<'_>, place: Place, shown: &str) -> Result<InodeItem> {
     if place.is_empty_dir() {
         return Err(Error::ReadOnly(format!(
-            "{shown}: an empty stand-in for a subvolume that is not in this snapshot"
+            "{shown}: operation not permitted: an empty stand-in for a subvolume that is not in this snapshot"
         )));
     }
     if lookup::subvolume_is_readonly(tx, place.tree)? {
@@ -50,23 +72,24 @@ pub fn check_changeable(
             "{shown}: read-only file system: its subvolume has the property ro {fix}"
         )));
     }
-    let inode = lookup::inode(tx, place)?;
-    check_immutable(&inode, shown, removing)?;
-    Ok(inode)
+    lookup::inode(tx, place)
 }
 
 /// The part of [`check_changeable`] that is about the inode alone.
 pub(super) fn check_immutable(inode: &InodeItem, shown: &str, removing: bool) -> Result<()> {
     let flags = inode.flags.get();
-    if flags & (inode_flags::IMMUTABLE | inode_flags::RO_VERITY) != 0 {
-        return Err(Error::ReadOnly(format!(
-            "{shown}: operation not permitted: the inode is immutable or has fs-verity"
-        )));
+    if flags & inode_flags::IMMUTABLE != 0 {
+        return Err(Error::ReadOnly(format!("{shown}: operation not permitted: the inode is immutable")));
     }
     if removing && flags & inode_flags::APPEND != 0 {
         return Err(Error::ReadOnly(format!("{shown}: operation not permitted: the inode is append-only")));
     }
     Ok(())
+}
+
+/// Bytes of the entry `name` in a DIR_ITEM.
+pub(super) fn entry_len(name: &[u8]) -> usize {
+    DIR_ITEM_HEAD_LEN + name.len()
 }
 
 /// Adds `name` to `dir` for what `location` names. Returns its index. The inode's own reference is not added.
@@ -80,9 +103,22 @@ pub fn add_entry(
     location: Key,
     file_type: FileType,
 ) -> Result<u64> {
+    let index = next_dir_index(tx, dir)?;
+    add_entry_at(tx, dir, name, location, file_type, index)?;
+    Ok(index)
+}
+
+/// The same, with an index that the directory has not given away.
+pub(super) fn add_entry_at(
+    tx: &mut Transaction<'_>,
+    dir: Place,
+    name: &[u8],
+    location: Key,
+    file_type: FileType,
+    index: u64,
+) -> Result<()> {
     check_name(name)?;
     let (transid, now) = (tx.transid(), tx.now());
-    let index = next_dir_index(tx, dir)?;
     let key = dir.key(KeyType::DIR_ITEM, name_hash(name));
     let mut entry = Vec::new();
     write_dir_entry(&mut entry, location, transid, file_type, name, &[]);
@@ -91,8 +127,28 @@ pub fn add_entry(
     update_inode(tx, dir, |inode| {
         inode.size = inode.size.get().wrapping_add(2 * name.len() as u64).into();
         (inode.mtime, inode.ctime) = (now, now);
-    })?;
-    Ok(index)
+    })
+}
+
+/// Whether the item for names with the hash of `name` takes one more.
+///
+/// # Errors
+/// `Invalid` when it does not.
+pub(super) fn check_bucket(
+    tx: &Transaction<'_>,
+    place: Place,
+    key: Key,
+    name: &[u8],
+    entry_len: usize,
+) -> Result<()> {
+    let used = lookup_item(tx, place.tree, &key)?.map_or(0, |bucket| bucket.len());
+    if used + entry_len > max_item_size(tx.nodesize() as usize) {
+        let shown = String::from_utf8_lossy(name);
+        return Err(Error::Invalid(format!(
+            "{shown}: too many names with its hash in one directory or inode"
+        )));
+    }
+    Ok(())
 }
 
 /// Adds an entry's bytes to the DIR_ITEM or XATTR_ITEM at `key`, which names with one hash share.
@@ -110,13 +166,8 @@ pub(super) fn add_to_bucket(
     if DirItems::parse(key, &bucket, nodesize).map_err(|v| in_item(key, &v))?.find(name).is_some() {
         return Err(Error::Exists(String::from_utf8_lossy(name).into_owned()));
     }
+    check_bucket(tx, place, key, name, entry.len())?;
     bucket.extend_from_slice(entry);
-    if bucket.len() > max_item_size(nodesize) {
-        let shown = String::from_utf8_lossy(name);
-        return Err(Error::Invalid(format!(
-            "{shown}: too many names with its hash in one directory or inode"
-        )));
-    }
     tx.replace(place.tree, key, &bucket)
 }
 

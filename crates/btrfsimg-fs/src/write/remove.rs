@@ -1,12 +1,15 @@
 //! Removing names and trees.
 
-use btrfsimg_ondisk::FileType;
+use btrfsimg_ondisk::{FileType, KeyType, RootRefHead, objectid};
+use zerocopy::FromBytes as _;
 
 use super::doomed::Doomed;
-use super::names::{check_changeable, remove_entry, remove_inode_ref, unlink};
+use super::names::{check_attributes, check_changeable, remove_entry, remove_inode_ref, unlink};
+use super::subvol;
 use crate::error::{Error, Result};
-use crate::lookup::{Place, entries};
-use crate::txn::Transaction;
+use crate::lookup::{Place, entries, find_entry, target};
+use crate::tree::walk_items;
+use crate::txn::{Transaction, TreeDrop};
 
 /// Removes one name whose inode may be changed.
 ///
@@ -19,8 +22,33 @@ pub fn unlink_checked(
     target: Place,
     shown: &str,
 ) -> Result<()> {
-    check_changeable(tx, target, shown, true)?;
+    check_attributes(tx, target, shown)?;
     tx.with_reserve(|tx| unlink(tx, dir, name, target))
+}
+
+/// Removes the empty directory `name`, or what stands for a subvolume that is not there.
+///
+/// # Errors
+/// `NotEmpty`; `ReadOnly`; `Invalid` for a subvolume; as any change of a tree.
+pub fn rmdir(tx: &mut Transaction<'_>, dir: Place, name: &[u8], shown: &str) -> Result<()> {
+    let entry = find_entry(tx, dir, name)?.ok_or_else(|| Error::NotFound(shown.to_owned()))?;
+    let place = target(tx, dir, name, entry.location)?;
+    check_changeable(tx, dir, shown, true)?;
+    if place.is_empty_dir() {
+        return subvol::remove_stand_in(tx, dir, name);
+    }
+    if entry.file_type != FileType::DIR {
+        return Err(Error::NotDirectory(shown.to_owned()));
+    }
+    if entry.is_subvolume() {
+        return Err(Error::Invalid(format!(
+            "{shown}: is a subvolume; delete it with 'btrfsimg subvol delete'"
+        )));
+    }
+    if !is_empty_dir(tx, place)? {
+        return Err(Error::NotEmpty(shown.to_owned()));
+    }
+    unlink_checked(tx, dir, name, place, shown)
 }
 
 /// Whether a directory has no entries.
@@ -37,6 +65,14 @@ pub fn is_empty_dir(tx: &Transaction<'_>, dir: Place) -> Result<bool> {
     Ok(empty)
 }
 
+/// How a tree is removed.
+pub struct RemoveOptions<'o> {
+    /// Subvolumes in it are deleted; else they are a reason to refuse.
+    pub subvolumes: bool,
+    /// Told of what is removed, a directory before what is in it, and whether it is a directory.
+    pub removed: &'o mut dyn FnMut(&str, bool),
+}
+
 /// Removes the directory `name` of `dir`, whose inode is `top`, and all below it. Not recursive: trees may be deep.
 ///
 /// All is looked at before anything changes. Then inodes go in their order, whole leaves at a time: directories are
@@ -46,23 +82,50 @@ pub fn is_empty_dir(tx: &Transaction<'_>, dir: Place) -> Result<bool> {
 /// `Invalid` when there is a subvolume in it; `ReadOnly` for inodes that may not go; as any change of a tree. The
 /// caller drops the transaction then, so that nothing is removed.
 pub fn remove_tree(tx: &mut Transaction<'_>, dir: Place, name: &[u8], top: Place, shown: &str) -> Result<()> {
-    let mut doomed = Doomed::default();
+    let mut options = RemoveOptions { subvolumes: false, removed: &mut |_, _| {} };
+    remove_tree_with(tx, dir, name, top, shown, &mut options)
+}
+
+/// The same by options.
+///
+/// # Errors
+/// As [`remove_tree`], and [`delete_subvolumes`].
+pub fn remove_tree_with(
+    tx: &mut Transaction<'_>,
+    dir: Place,
+    name: &[u8],
+    top: Place,
+    shown: &str,
+    options: &mut RemoveOptions<'_>,
+) -> Result<()> {
+    let (mut doomed, mut subvolumes) = (Doomed::default(), Vec::new());
     // A directory that holds itself would never end.
     let mut seen = std::collections::HashSet::from([top.ino]);
-    let inode = check_changeable(tx, top, shown, true)?;
+    let inode = check_attributes(tx, top, shown)?;
     doomed.add(tx, top, &inode, dir.ino, name)?;
+    (options.removed)(shown, true);
     let mut stack = vec![(top, shown.to_owned())];
     while let Some((place, shown)) = stack.pop() {
         entries(&*tx, place, |entry| {
             let (_, entry) = entry?;
             let shown = format!("{shown}/{}", String::from_utf8_lossy(entry.name));
+            let child = target(tx, place, entry.name, entry.location)?;
             if entry.is_subvolume() {
-                return Err(Error::Invalid(format!("{shown}: is a subvolume; nothing was removed")));
+                if !options.subvolumes && !child.is_empty_dir() {
+                    return Err(Error::Invalid(format!("{shown}: is a subvolume; nothing was removed")));
+                }
+                // What stands for one that is not there goes with its directory.
+                if !child.is_empty_dir() {
+                    subvolumes.push((place, entry.name.to_vec()));
+                }
+                (options.removed)(&shown, true);
+                return Ok(true);
             }
-            let child = Place { tree: place.tree, ino: entry.location.objectid };
-            let inode = check_changeable(tx, child, &shown, true)?;
+            let inode = check_attributes(tx, child, &shown)?;
             doomed.add(tx, child, &inode, place.ino, entry.name)?;
-            if FileType::from_mode(inode.mode.get()) == Some(FileType::DIR) {
+            let is_dir = FileType::from_mode(inode.mode.get()) == Some(FileType::DIR);
+            (options.removed)(&shown, is_dir);
+            if is_dir {
                 if !seen.insert(child.ino) {
                     return Err(Error::corrupt("LK-08", format!("{shown}: a directory loop")));
                 }
@@ -72,8 +135,52 @@ pub fn remove_tree(tx: &mut Transaction<'_>, dir: Place, name: &[u8], top: Place
         })?;
     }
     tx.with_reserve(|tx| {
+        subvolumes.iter().try_for_each(|(dir, name)| delete_subvolumes(tx, *dir, name))?;
         let index = remove_inode_ref(tx, top, dir.ino, name)?;
         remove_entry(tx, dir, name, index)?;
         doomed.remove(tx, dir.tree)
     })
+}
+
+/// Deletes the subvolume `name` of `dir`, and first those that are in it; or what stands for one that is not there. All
+/// that they held goes in this transaction.
+///
+/// # Errors
+/// As [`subvol::begin_delete`].
+pub fn delete_subvolumes(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Result<()> {
+    let mut stack = vec![(dir, name.to_vec())];
+    let mut seen = std::collections::HashSet::new();
+    while let Some((dir, name)) = stack.last().cloned() {
+        let shown = || String::from_utf8_lossy(&name).into_owned();
+        let entry = find_entry(tx, dir, &name)?.ok_or_else(|| Error::NotFound(shown()))?;
+        let place = target(tx, dir, &name, entry.location)?;
+        if place.is_empty_dir() {
+            subvol::remove_stand_in(tx, dir, &name)?;
+            stack.pop();
+            continue;
+        }
+        if seen.insert(place.tree) {
+            stack.extend(subvolumes_in(tx, place.tree)?);
+            continue;
+        }
+        let tree = subvol::begin_delete(tx, dir, &name)?;
+        let mut drop = TreeDrop::new(tree);
+        while !subvol::finish(tx, &mut drop, subvol::DROP_STEP)? {}
+        stack.pop();
+    }
+    Ok(())
+}
+
+/// Directory and name of each subvolume that is in `tree`.
+fn subvolumes_in(tx: &Transaction<'_>, tree: u64) -> Result<Vec<(Place, Vec<u8>)>> {
+    let mut found = Vec::new();
+    let (from, to) = Place { tree: objectid::ROOT_TREE, ino: tree }.keys(KeyType::ROOT_REF);
+    walk_items(tx, objectid::ROOT_TREE, &from, &to, |item| {
+        let (head, rest) = RootRefHead::read_from_prefix(item.data)
+            .map_err(|_| Error::corrupt("ROOT-10", format!("root ref {} is too short", item.key)))?;
+        let name = rest.get(..usize::from(head.name_len.get())).unwrap_or(rest);
+        found.push((Place { tree, ino: head.dirid.get() }, name.to_vec()));
+        Ok(true)
+    })?;
+    Ok(found)
 }

@@ -1,10 +1,13 @@
 //! xattrs and the compression property of existing inodes (`format/05`).
 
+use std::sync::Arc;
+
 use btrfsimg_compress::{Algorithm, Property, PropertyChange};
 use btrfsimg_ondisk::{FileType, Key, KeyType, incompat, inode_flags, name_hash, write_dir_entry};
 
 use super::inode::{COMPRESSION_XATTR, Inherited, group_for_entries, xattr_fits};
 use super::names::{add_to_bucket, remove_from_bucket, update_inode};
+use super::posix_acl::{Acl, DEFAULT_XATTR};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place};
 use crate::txn::Transaction;
@@ -121,6 +124,16 @@ pub fn feature_of(algorithm: Algorithm) -> u64 {
     }
 }
 
+/// The default ACL of `dir`. One that kernels do not understand is an error, as they make no files there either.
+fn default_acl(tx: &Transaction<'_>, dir: Place) -> Result<Option<Acl>> {
+    let Some(value) = lookup::xattr(tx, dir, DEFAULT_XATTR)? else { return Ok(None) };
+    Acl::parse(&value).map_err(|_| {
+        Error::Invalid(
+            "the default ACL of the directory is damaged; remove it with 'btrfsimg xattr rm'".to_owned(),
+        )
+    })
+}
+
 /// What new entries of `dir` inherit.
 ///
 /// # Errors
@@ -132,5 +145,6 @@ pub fn inherited_from(tx: &Transaction<'_>, dir: Place) -> Result<Inherited> {
         flags: inode.flags.get(),
         property: stored.and_then(|v| Property::from_stored(&v)),
         group: group_for_entries(inode.mode.get(), inode.gid.get()),
+        default_acl: default_acl(tx, dir)?.map(Arc::new),
     })
 }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use btrfsimg_fs::lookup::{self, Place, find_entry, resolve_parent};
 use btrfsimg_fs::txn::Transaction;
+use btrfsimg_fs::write::attributes::chmod;
 use btrfsimg_fs::write::create::create;
 use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_fs::write::names::{check_changeable, refuse_existing};
@@ -12,10 +13,12 @@ use btrfsimg_ondisk::FileType;
 
 use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
+use crate::mode::ModeChange;
 
 /// Make directories in an image
 ///
-/// They belong to 0:0 with mode 0755, and inherit the compression property of the directory that they are in.
+/// They belong to 0:0 with mode 0755, inherit the compression property of the directory that they are in, the group of a
+/// setgid one, and a default ACL, which then decides the mode instead.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -30,19 +33,12 @@ pub(crate) struct Args {
     /// Make parents as needed; what exists is no error
     #[arg(short, long)]
     parents: bool,
-    /// Permission bits, in octal
-    #[arg(short, long, value_parser = parse_mode, default_value = "755")]
-    mode: u32,
+    /// Permission bits, octal or as in 'u=rwx,go=rx'
+    #[arg(short, long, value_parser = ModeChange::parse)]
+    mode: Option<ModeChange>,
     /// The directories, as IMAGE:/path
     #[arg(required = true, value_name = "IMAGE:/PATH")]
     paths: Vec<OsString>,
-}
-
-fn parse_mode(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 8)
-        .ok()
-        .filter(|m| *m <= 0o7777)
-        .ok_or_else(|| format!("'{text}' is no octal mode up to 7777"))
 }
 
 impl Edit for Args {
@@ -56,10 +52,11 @@ impl Edit for Args {
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
         cx.each(|cx, address| {
+            let mode = self.mode.as_ref();
             let made = if self.parents {
-                make_all(cx.tx, cx.start, address, self.mode)?
+                make_all(cx.tx, cx.start, address, mode)?
             } else {
-                make_one(cx.tx, cx.start, address, self.mode)?;
+                make_one(cx.tx, cx.start, address, mode)?;
                 vec![address.clone()]
             };
             made.iter().for_each(|a| cx.say(|| format!("created directory '{a}'")));
@@ -68,7 +65,12 @@ impl Edit for Args {
     }
 }
 
-fn make_one(tx: &mut Transaction<'_>, start: Place, address: &Address, mode: u32) -> Result<()> {
+fn make_one(
+    tx: &mut Transaction<'_>,
+    start: Place,
+    address: &Address,
+    mode: Option<&ModeChange>,
+) -> Result<()> {
     let (dir, name) = resolve_parent(tx, start, &address.path)?;
     check_changeable(tx, dir, &address.to_string(), false)?;
     refuse_existing(tx, dir, name, &address.to_string())?;
@@ -76,12 +78,28 @@ fn make_one(tx: &mut Transaction<'_>, start: Place, address: &Address, mode: u32
     Ok(())
 }
 
-fn make(tx: &mut Transaction<'_>, dir: Place, name: &[u8], mode: u32) -> btrfsimg_fs::Result<Place> {
-    create(tx, dir, name, Attributes::new(0o040_000 | mode, tx.now()), Vec::new())
+fn make(
+    tx: &mut Transaction<'_>,
+    dir: Place,
+    name: &[u8],
+    mode: Option<&ModeChange>,
+) -> btrfsimg_fs::Result<()> {
+    let mut attributes = Attributes::new(0o040_777, tx.now());
+    attributes.umask = 0o022;
+    let place = create(tx, dir, name, attributes, Vec::new())?;
+    let Some(mode) = mode else { return Ok(()) };
+    // What is asked for goes above what was inherited; the setgid bit stays.
+    let inherited = lookup::inode(tx, place)?.mode.get() & 0o2000;
+    chmod(tx, place, mode.apply(0o777 | inherited, true))
 }
 
 /// Every component that is missing. Returns which they were.
-fn make_all(tx: &mut Transaction<'_>, start: Place, address: &Address, mode: u32) -> Result<Vec<Address>> {
+fn make_all(
+    tx: &mut Transaction<'_>,
+    start: Place,
+    address: &Address,
+    mode: Option<&ModeChange>,
+) -> Result<Vec<Address>> {
     let mut made = Vec::new();
     let components: Vec<&[u8]> = address.path.split(|b| *b == b'/').filter(|c| !c.is_empty()).collect();
     for n in 1..=components.len() {
@@ -96,7 +114,7 @@ fn make_all(tx: &mut Transaction<'_>, start: Place, address: &Address, mode: u32
                     return Err(btrfsimg_fs::Error::Exists(address.to_string()).into());
                 }
                 check_changeable(tx, dir, &address.to_string(), false)?;
-                make(tx, dir, name, if n == components.len() { mode } else { 0o755 })?;
+                make(tx, dir, name, mode.filter(|_| n == components.len()))?;
                 made.push(Address { image: address.image.clone(), path });
             }
             Err(error) => return Err(error.into()),

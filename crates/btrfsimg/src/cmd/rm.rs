@@ -4,10 +4,9 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
-use btrfsimg_fs::lookup::{Place, find_entry, resolve_parent, target};
-use btrfsimg_fs::txn::Transaction;
+use btrfsimg_fs::lookup::{find_entry, resolve_parent, target};
 use btrfsimg_fs::write::names::check_changeable;
-use btrfsimg_fs::write::remove::{is_empty_dir, remove_tree, unlink_checked};
+use btrfsimg_fs::write::remove::{RemoveOptions, delete_subvolumes, remove_tree_with, rmdir, unlink_checked};
 use btrfsimg_ondisk::FileType;
 
 use crate::address::{Address, ImageArgs};
@@ -15,16 +14,17 @@ use crate::edit::{Edit, EditArgs, EditCx};
 
 /// Remove files and directories from an image
 ///
-/// A tree with a subvolume in it is refused as a whole.
+/// A tree with a subvolume in it is refused as a whole, unless --subvol says that those go, too.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   btrfsimg rm out.img:/etc/machine-id
   btrfsimg rm -r out.img:/usr/share/doc out.img:/usr/share/man
+  btrfsimg rm -r --subvol out.img:/snapshots
   btrfsimg rm -f out.img:/maybe/there")]
 pub(crate) struct Args {
     #[command(flatten)]
-    image: ImageArgs,
+    image: RmImageArgs,
     #[command(flatten)]
     edit: EditArgs,
     /// Directories and all that is in them
@@ -36,14 +36,41 @@ pub(crate) struct Args {
     /// What is not there is no error
     #[arg(short, long)]
     force: bool,
+    /// With -r: subvolumes, too
+    #[arg(id = "subvolumes", long = "subvol", requires = "recursive")]
+    subvolumes: bool,
     /// What to remove, as IMAGE:/path
     #[arg(required = true, value_name = "IMAGE:/PATH")]
     paths: Vec<OsString>,
 }
 
+/// Which image, where `--subvol` is another option.
+#[derive(Debug)]
+struct RmImageArgs(ImageArgs);
+
+impl clap::Args for RmImageArgs {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        ImageArgs::augment_args(command).mut_arg("subvol", |arg| arg.long("from-subvol"))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for RmImageArgs {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        ImageArgs::from_arg_matches(matches).map(RmImageArgs)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
 impl Edit for Args {
     fn options(&self) -> (&ImageArgs, &EditArgs) {
-        (&self.image, &self.edit)
+        (&self.image.0, &self.edit)
     }
 
     fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
@@ -51,41 +78,56 @@ impl Edit for Args {
     }
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
-        cx.each(|cx, address| match remove(cx.tx, cx.start, address, self) {
-            Err(Error::NotFound(_)) if self.force => Ok(()),
-            Err(error) => Err(error.into()),
-            Ok(()) => {
-                cx.say(|| format!("removed '{address}'"));
-                Ok(())
-            }
+        cx.each(|cx, address| match self.remove(cx, address) {
+            Err(Error::NotFound(_) | Error::NotDirectory(_)) if self.force => Ok(()),
+            other => Ok(other?),
         })
     }
 }
 
-fn remove(tx: &mut Transaction<'_>, start: Place, address: &Address, args: &Args) -> btrfsimg_fs::Result<()> {
-    let shown = address.to_string();
-    let (dir, name) = resolve_parent(tx, start, &address.path)?;
-    let entry = find_entry(tx, dir, name)?.ok_or_else(|| Error::NotFound(shown.clone()))?;
-    if address.path.ends_with(b"/") && entry.file_type != FileType::DIR {
-        return Err(Error::NotDirectory(shown));
+impl Args {
+    fn remove(&self, cx: &mut EditCx<'_, '_>, address: &Address) -> btrfsimg_fs::Result<()> {
+        let shown = address.to_string();
+        let (dir, name) = resolve_parent(cx.tx, cx.start, &address.path)?;
+        let entry = find_entry(cx.tx, dir, name)?.ok_or_else(|| Error::NotFound(shown.clone()))?;
+        if address.path.ends_with(b"/") && entry.file_type != FileType::DIR {
+            return Err(Error::NotDirectory(shown));
+        }
+        check_changeable(cx.tx, dir, &shown, true)?;
+        let place = target(cx.tx, dir, name, entry.location)?;
+        if entry.file_type != FileType::DIR {
+            unlink_checked(cx.tx, dir, name, place, &shown)?;
+            cx.say(|| format!("removed '{shown}'"));
+            return Ok(());
+        }
+        if !self.recursive && !self.dir {
+            return Err(Error::Invalid(format!("{shown}: is a directory; remove it with -r")));
+        }
+        if entry.is_subvolume() && !place.is_empty_dir() {
+            if !self.subvolumes {
+                let fix = "'rm -r --subvol' and 'subvol delete' do";
+                return Err(Error::Invalid(format!(
+                    "{shown}: is a subvolume, which rm does not remove; {fix}"
+                )));
+            }
+            delete_subvolumes(cx.tx, dir, name)?;
+        } else if self.recursive && !place.is_empty_dir() {
+            let (mut removed, verbose) = (Vec::new(), cx.verbose);
+            let mut tell = |shown: &str, is_dir: bool| {
+                if verbose {
+                    removed.push((shown.to_owned(), is_dir));
+                }
+            };
+            let mut options = RemoveOptions { subvolumes: self.subvolumes, removed: &mut tell };
+            remove_tree_with(cx.tx, dir, name, place, &shown, &mut options)?;
+            for (shown, is_dir) in removed.into_iter().rev() {
+                cx.say(|| format!("removed {}'{shown}'", if is_dir { "directory " } else { "" }));
+            }
+            return Ok(());
+        } else {
+            rmdir(cx.tx, dir, name, &shown)?;
+        }
+        cx.say(|| format!("removed directory '{shown}'"));
+        Ok(())
     }
-    check_changeable(tx, dir, &shown, true)?;
-    if entry.is_subvolume() {
-        let what = format!("{shown}: is a subvolume, which rm does not remove");
-        return Err(Error::Invalid(what));
-    }
-    let place = target(tx, dir, name, entry.location)?;
-    if entry.file_type != FileType::DIR {
-        return unlink_checked(tx, dir, name, place, &shown);
-    }
-    if args.recursive {
-        return remove_tree(tx, dir, name, place, &shown);
-    }
-    if !args.dir {
-        return Err(Error::Invalid(format!("{shown}: is a directory; remove it with -r")));
-    }
-    if !is_empty_dir(tx, place)? {
-        return Err(Error::NotEmpty(shown));
-    }
-    unlink_checked(tx, dir, name, place, &shown)
 }

@@ -14,7 +14,13 @@ fn keys(parent: u64, child: u64) -> [Key; 2] {
 }
 
 /// Notes that the subvolume `child` is the entry `name` of `dir`, with this index there.
-pub(super) fn add(tx: &mut Transaction<'_>, child: u64, dir: Place, index: u64, name: &[u8]) -> Result<()> {
+pub(in crate::write) fn add(
+    tx: &mut Transaction<'_>,
+    child: u64,
+    dir: Place,
+    index: u64,
+    name: &[u8],
+) -> Result<()> {
     let mut head = RootRefHead::zeroed();
     head.dirid = dir.ino.into();
     head.sequence = index.into();
@@ -25,7 +31,7 @@ pub(super) fn add(tx: &mut Transaction<'_>, child: u64, dir: Place, index: u64, 
 }
 
 /// Removes what [`add`] notes. Says the index.
-pub(super) fn remove(tx: &mut Transaction<'_>, child: u64, parent: u64) -> Result<u64> {
+pub(in crate::write) fn remove(tx: &mut Transaction<'_>, child: u64, parent: u64) -> Result<u64> {
     let [forward, back] = keys(parent, child);
     let broken = |what: &str| Error::corrupt("ROOT-10", format!("subvolume {child} has no sound {what}"));
     let data = lookup(tx, objectid::ROOT_TREE, &forward)?.ok_or_else(|| broken("ROOT_REF"))?;

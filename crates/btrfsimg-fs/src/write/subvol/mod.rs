@@ -4,7 +4,7 @@
 mod create;
 mod default;
 mod delete;
-mod links;
+pub(super) mod links;
 mod readonly;
 mod uuids;
 

@@ -1,0 +1,91 @@
+//! `chmod`: permission bits.
+
+use std::ffi::OsString;
+
+use anyhow::{Context as _, Result};
+use btrfsimg_fs::lookup;
+use btrfsimg_fs::write::attributes;
+use btrfsimg_ondisk::FileType;
+
+use super::below::for_each_below;
+use crate::address::{Address, ImageArgs};
+use crate::edit::{Edit, EditArgs, EditCx};
+use crate::mode::ModeChange;
+use crate::output::mode_string;
+
+/// Change permission bits in an image
+///
+/// As chmod(1): an octal MODE leaves the setuid and setgid bits of directories alone unless it names them; symbolic
+/// ones without u, g, o or a leave 022 alone. Symlinks are followed, but not below a directory. In an ACL the entries
+/// that the bits stand for change with them.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  btrfsimg chmod 600 out.img:/etc/shadow
+  btrfsimg chmod -R u=rwX,go=rX out.img:/usr
+  btrfsimg chmod g+s out.img:/home/shared")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    #[command(flatten)]
+    edit: EditArgs,
+    /// All that is below directories, too
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Octal, or as in 'u=rwx,go+rX,+t'
+    #[arg(value_parser = ModeChange::parse, allow_hyphen_values = true)]
+    mode: ModeChange,
+    /// What to change, as IMAGE:/path
+    #[arg(required = true, value_name = "IMAGE:/PATH")]
+    paths: Vec<OsString>,
+}
+
+impl Edit for Args {
+    fn options(&self) -> (&ImageArgs, &EditArgs) {
+        (&self.image, &self.edit)
+    }
+
+    fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
+        image.addresses(&self.paths)
+    }
+
+    fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
+        let mut said = Vec::new();
+        cx.each(|cx, address| {
+            let top = cx.resolve(address, true)?;
+            if !self.recursive {
+                let line = self.change(cx.tx, top, &address.to_string())?;
+                said.extend(line);
+                return Ok(());
+            }
+            for_each_below(cx.tx, top, address.to_string(), |tx, found| {
+                if found.file_type == FileType::SYMLINK {
+                    return Ok(());
+                }
+                said.extend(self.change(tx, found.place, &found.shown).context(found.shown.clone())?);
+                Ok(())
+            })
+        })?;
+        said.into_iter().for_each(|line| cx.say(|| line));
+        Ok(())
+    }
+}
+
+impl Args {
+    /// Changes one inode, and says how.
+    fn change(
+        &self,
+        tx: &mut btrfsimg_fs::txn::Transaction<'_>,
+        place: lookup::Place,
+        shown: &str,
+    ) -> Result<Option<String>> {
+        let old = lookup::inode(tx, place)?.mode.get();
+        let new = self.mode.apply(old, FileType::from_mode(old) == Some(FileType::DIR));
+        attributes::chmod(tx, place, new)?;
+        let changed = new != old & 0o7777;
+        Ok(changed.then(|| {
+            let (from, to) = (mode_string(old), mode_string(old & !0o7777 | new));
+            format!("mode of '{shown}' changed from {:04o} ({from}) to {new:04o} ({to})", old & 0o7777)
+        }))
+    }
+}

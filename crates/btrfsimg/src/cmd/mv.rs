@@ -1,0 +1,128 @@
+//! `mv`: other names.
+
+use std::ffi::{OsStr, OsString};
+
+use anyhow::Result;
+use btrfsimg_fs::Error;
+use btrfsimg_fs::lookup::{Place, find_entry, resolve_parent, target};
+use btrfsimg_fs::write::relocate::relocate;
+use btrfsimg_fs::write::rename::rename;
+use btrfsimg_ondisk::FileType;
+
+use super::destination::{DestinationArgs, Goal, base_name};
+use crate::address::{Address, ImageArgs};
+use crate::edit::{Edit, EditArgs, EditCx};
+use crate::exit::usage;
+
+/// Rename files, directories and subvolumes of an image
+///
+/// What has the new name already is replaced: a file by a file, an empty directory by a directory. A DST that is a
+/// directory takes what is moved into it. Between subvolumes, files keep their extents and get new inodes, as with the
+/// mv(1) of a mounted file system; a subvolume itself moves as it is.
+#[derive(clap::Args, Debug)]
+#[command(
+    override_usage = "btrfsimg mv [OPTIONS] <IMAGE:/SRC>... <IMAGE:/DST>",
+    after_help = "\
+Examples:
+  btrfsimg mv out.img:/etc/fstab.new out.img:/etc/fstab
+  btrfsimg mv out.img:/a out.img:/b out.img:/dir/
+  btrfsimg mv -T out.img:/new out.img:/current
+  btrfsimg mv -i out.img /home /var/home"
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    #[command(flatten)]
+    edit: EditArgs,
+    #[command(flatten)]
+    destination: DestinationArgs,
+    /// Replace what has the name (that is what is done anyway)
+    #[arg(short, long, overrides_with = "no_clobber")]
+    force: bool,
+    /// Replace nothing
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// What to move, and last where to
+    #[arg(required = true, value_name = "IMAGE:/PATH")]
+    words: Vec<OsString>,
+}
+
+impl Edit for Args {
+    fn options(&self) -> (&ImageArgs, &EditArgs) {
+        (&self.image, &self.edit)
+    }
+
+    fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
+        let (sources, to) = self.destination.split(&self.words)?;
+        let to = image.address(to)?;
+        for word in sources {
+            let address = image.address(word)?;
+            if address.image != to.image {
+                return Err(usage(format!("{address}: not in {}; copy it with cp", to.image.display())));
+            }
+        }
+        Ok(vec![to])
+    }
+
+    fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
+        let (sources, _) = self.destination.split(&self.words)?;
+        cx.each(|cx, to| {
+            let goal = Goal::find(cx, to, &self.destination, sources.len(), true)?;
+            sources.iter().try_for_each(|word| self.move_one(cx, word, &goal))
+        })
+    }
+}
+
+/// An entry that is to move.
+struct Source {
+    at: Address,
+    dir: Place,
+    name: Vec<u8>,
+    place: Place,
+    is_dir: bool,
+    is_subvolume: bool,
+}
+
+impl Source {
+    fn find(cx: &EditCx<'_, '_>, word: &OsStr) -> Result<Source> {
+        let at = cx.image.address(word)?;
+        let find = || -> btrfsimg_fs::Result<Source> {
+            let (dir, name) = resolve_parent(cx.tx, cx.start, &at.path)?;
+            let entry = find_entry(cx.tx, dir, name)?.ok_or_else(|| Error::NotFound(at.to_string()))?;
+            let is_dir = entry.file_type == FileType::DIR;
+            if at.path.ends_with(b"/") && !is_dir {
+                return Err(Error::NotDirectory(at.to_string()));
+            }
+            let place = target(cx.tx, dir, name, entry.location)?;
+            let is_subvolume = entry.is_subvolume();
+            Ok(Source { at: at.clone(), dir, name: name.to_vec(), place, is_dir, is_subvolume })
+        };
+        find().map_err(|e| at.about(e.into()))
+    }
+}
+
+impl Args {
+    fn move_one(&self, cx: &mut EditCx<'_, '_>, word: &OsStr, goal: &Goal) -> Result<()> {
+        let source = Source::find(cx, word)?;
+        let (dir, name, at) = goal.entry(base_name(&source.at.path))?;
+        if at.path.ends_with(b"/") && !source.is_dir {
+            return Err(Error::NotDirectory(at.to_string()).into());
+        }
+        let old = match find_entry(cx.tx, dir, &name)? {
+            Some(_) if self.no_clobber => return Ok(()),
+            Some(entry) => Some(target(cx.tx, dir, &name, entry.location)?),
+            None => None,
+        };
+        if old == Some(source.place) {
+            return Err(Error::Invalid(format!("{}: and {at} are the same file", source.at)).into());
+        }
+        let moved = if dir.tree != source.dir.tree && !source.is_subvolume {
+            relocate(cx.tx, source.dir, &source.name, dir, &name)
+        } else {
+            rename(cx.tx, source.dir, &source.name, dir, &name)
+        };
+        moved.map_err(|e| source.at.about(e.into()))?;
+        cx.say(|| format!("renamed '{}' -> '{at}'", source.at));
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! `touch`: times, and empty files.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use btrfsimg_fs::Error;
+use btrfsimg_fs::lookup::{self, Place, resolve_parent};
+use btrfsimg_fs::write::attributes::set_times;
+use btrfsimg_fs::write::create::create;
+use btrfsimg_fs::write::inode::Attributes;
+use btrfsimg_fs::write::names::check_changeable;
+use btrfsimg_ondisk::Timespec;
+
+use crate::address::{Address, ImageArgs};
+use crate::edit::{Edit, EditArgs, EditCx};
+use crate::output::parse_time;
+
+/// Set the times of files in an image, and make those that are not there
+///
+/// Now, or SOURCE_DATE_EPOCH, unless -d or -r says otherwise. A new file is empty and belongs to 0:0 with mode 0644.
+#[derive(clap::Args, Debug)]
+#[command(
+    disable_help_flag = true,
+    after_help = "\
+Examples:
+  btrfsimg touch out.img:/etc/.updated
+  btrfsimg touch -m -d '2026-01-31 12:00' out.img:/etc/fstab
+  btrfsimg touch -d @1700000000.5 out.img:/a out.img:/b
+  btrfsimg touch -c -r out.img:/etc/passwd out.img:/etc/group"
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    #[command(flatten)]
+    edit: EditArgs,
+    /// Only the time of the last access
+    #[arg(short = 'a')]
+    access: bool,
+    /// Only the time of the last change
+    #[arg(short = 'm')]
+    modification: bool,
+    /// Make no files
+    #[arg(short = 'c', long)]
+    no_create: bool,
+    /// The time: '@SECONDS', 'YYYY-MM-DD', or 'YYYY-MM-DD HH:MM[:SS[.FRACTION]]', in UTC or with +HHMM behind it
+    #[arg(short = 'd', long, value_name = "DATE", value_parser = parse_date, allow_hyphen_values = true)]
+    date: Option<Timespec>,
+    /// The times of this file in the image
+    #[arg(short = 'r', long, value_name = "IMAGE:/PATH", conflicts_with = "date")]
+    reference: Option<OsString>,
+    /// Symlinks themselves, not what they lead to; makes no files
+    #[arg(short = 'h', long = "no-dereference")]
+    no_dereference: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// The files, as IMAGE:/path
+    #[arg(required = true, value_name = "IMAGE:/PATH")]
+    paths: Vec<OsString>,
+}
+
+fn parse_date(text: &str) -> Result<Timespec, String> {
+    parse_time(text).ok_or_else(|| {
+        format!("'{text}' is no time; write '@SECONDS', 'YYYY-MM-DD', or 'YYYY-MM-DD HH:MM[:SS[.FRACTION]] [+HHMM]'")
+    })
+}
+
+impl Edit for Args {
+    fn options(&self) -> (&ImageArgs, &EditArgs) {
+        (&self.image, &self.edit)
+    }
+
+    fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
+        image.addresses(&self.paths)
+    }
+
+    fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
+        let (atime, mtime) = self.times(cx)?;
+        let neither = !self.access && !self.modification;
+        let atime = (self.access || neither).then_some(atime);
+        let mtime = (self.modification || neither).then_some(mtime);
+        cx.each(|cx, address| {
+            let place = match crate::edit::resolve(cx.tx, cx.start, &address.path, !self.no_dereference) {
+                Err(Error::NotFound(_)) if self.no_create || self.no_dereference => return Ok(()),
+                Err(Error::NotFound(_)) => make(cx, address)?,
+                other => other?,
+            };
+            Ok(set_times(cx.tx, place, atime, mtime)?)
+        })
+    }
+}
+
+impl Args {
+    /// Times of access and change to set.
+    fn times(&self, cx: &EditCx<'_, '_>) -> Result<(Timespec, Timespec)> {
+        let Some(reference) = &self.reference else {
+            let time = self.date.unwrap_or_else(|| cx.tx.now());
+            return Ok((time, time));
+        };
+        let address = cx.image.address(reference)?;
+        if cx.addresses.iter().any(|a| a.image != address.image) {
+            return Err(crate::exit::usage(format!("{address}: the reference is in another image")));
+        }
+        let inode = lookup::inode(cx.tx, cx.resolve(&address, !self.no_dereference)?)?;
+        Ok((inode.atime, inode.mtime))
+    }
+}
+
+fn make(cx: &mut EditCx<'_, '_>, address: &Address) -> Result<Place> {
+    let (dir, name) = resolve_parent(cx.tx, cx.start, &address.path)?;
+    check_changeable(cx.tx, dir, &address.to_string(), false)?;
+    let mut attributes = Attributes::new(0o100_666, cx.tx.now());
+    attributes.umask = 0o022;
+    // A dangling symlink has the name: 'already exists' is what that comes to here.
+    Ok(create(cx.tx, dir, name, attributes, Vec::new())?)
+}

@@ -1,0 +1,476 @@
+//! Names and attributes: each edit is made by the command in one image and by the kernel in a copy of it; in the end
+//! the kernel must show the same in both. And what the kernel refuses the command refuses, in the kernel's words,
+//! and changes nothing.
+
+#![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
+
+mod common;
+#[path = "common/writing.rs"]
+mod writing;
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use btrfsimg_testkit::treediff::{DiffOptions, diff};
+use btrfsimg_testkit::{JudgeOptions, Oracle};
+use common::{Lab, Ran, command, run, sh};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, XattrFlags};
+use writing::{assert_checks_clean, sha256};
+
+/// One byte more than a name may have.
+macro_rules! NAME_256 {
+    () => {
+        concat!(
+            "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+            "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+            "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+            "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+        )
+    };
+}
+/// Files of all kinds, in several subvolumes.
+const FILL: &str = r#"
+umask 022
+text() { yes "line $1 of a file" | head -c "$2"; }
+mkdir a d d/full d/empty d/sub into tree tree/x coll many acl sg plain
+for f in file over1 over2 one two n1 n2 target times mode owner perm xattr; do text $f 5000 > a/$f; done
+ln a/file a/link1; ln a/file a/link2; ln -s target a/sym; ln -s ../d a/dirlink; mkfifo a/fifo; mknod a/null c 1 3
+chmod 6755 a/owner; setcap cap_net_raw+ep a/owner; chmod 2644 a/perm; printf x > d/full/x
+printf 1 > coll/ue2r43xy; printf 2 > coll/c54cvxdh; printf 3 > coll/x
+setfattr -n user.ue2r43xy -v 1 a/xattr; setfattr -n user.c54cvxdh -v 2 a/xattr
+text many 70000 > many/f; long=$(head -c 200 /dev/zero | tr '\0' n)
+for i in $(seq 150); do ln many/f many/$long$i; done
+text t 300000 > tree/text; head -c 200000 /dev/urandom > tree/random; printf small > tree/small; ln tree/small tree/x/hard
+ln -s ../text tree/x/sym; mkfifo tree/x/fifo; setfattr -n user.a -v b tree/x; chown 7:8 tree/small; chmod 4755 tree/small
+truncate -s 3000000 tree/holes; printf mid | dd of=tree/holes bs=1 seek=1500000 conv=notrunc status=none
+setfacl -m u:1000:r-x,d:g:50:rwx tree/x; touch -d '2001-02-03 04:05:06.789' tree/x tree/text tree; setcap cap_chown+ep tree/random
+setfacl -d -m u:1000:rwx,g:50:r-x,o::--- acl; chgrp 50 acl; chmod 2770 acl; chgrp 60 sg; chmod 2777 sg
+setfacl -m u:1000:rw-,g:9:r-- a/mode
+btrfs -q subvolume create sub; text s 9000 > sub/x; mkdir sub/dir; printf y > sub/dir/y
+btrfs -q subvolume create sub/inner; printf z > sub/inner/z; sync -f .
+btrfs -q subvolume snapshot sub snap; btrfs -q subvolume create gone; btrfs -q subvolume create gone/in; printf g > gone/in/g
+"#;
+
+/// What the host has for cp.
+const SOURCE: &str =
+    "umask 022; mkdir -p tree/in; printf c > file; printf c > tree/in/c; ln -s x tree/l; chmod 640 file;
+    printf '#!' > tree/prog; chmod 755 tree/prog; mkdir tree/closed; chmod 700 tree/closed";
+
+/// Lines of a batch, and what a shell does with the mount. `ACL` is an access ACL's value, `SRC` a directory.
+const EDITS: &[(&str, &str)] = &[
+    ("mv /a/file /a/renamed", "mv a/file a/renamed"),
+    ("mv /a/over1 /a/over2", "mv a/over1 a/over2"),
+    ("mv -T /d/full /d/empty", "mv -T d/full d/empty"),
+    ("mv /a/link1 /d", "mv a/link1 d"),
+    ("mv -t /into /a/one /a/two", "mv -t into a/one a/two"),
+    ("mv -n /a/n1 /a/n2", "mv -n a/n1 a/n2 || true"),
+    ("rm /d/link1", "rm d/link1"),
+    ("mv /coll/ue2r43xy /coll/other", "mv coll/ue2r43xy coll/other"),
+    ("mv /coll/x /coll/ue2r43xy", "mv coll/x coll/ue2r43xy"),
+    ("rm /coll/c54cvxdh", "rm coll/c54cvxdh"),
+    ("mv /sub/dir /sub/renamed", "mv sub/dir sub/renamed"),
+    ("mv /sub /moved", "mv sub moved"),
+    ("mv /moved/inner /into/inner", "mv moved/inner into/inner"),
+    ("mv /moved /into/sub", "mv moved into/sub"),
+    ("mv /into/sub/x /from-sub", "mv into/sub/x from-sub"),
+    ("mv /tree /into/sub/tree", "mv tree into/sub/tree"),
+    ("mv /into/sub/tree/x /into/inner/x", "mv into/sub/tree/x into/inner/x"),
+    ("rm -r /snap/inner", "rmdir snap/inner"),
+    ("rm -r /snap/dir", "rm -r snap/dir"),
+    ("rm -r --subvol /gone", "btrfs -q subvolume delete gone/in gone"),
+    ("ln /a/target /a/hard", "ln a/target a/hard"),
+    ("ln -s ../any/thing /a/soft", "ln -s ../any/thing a/soft"),
+    ("ln -s /abs /d/", "ln -s /abs d/"),
+    ("ln -sfn elsewhere /a/dirlink", "ln -sfn elsewhere a/dirlink"),
+    ("ln -f /a/target /a/n2", "ln -f a/target a/n2"),
+    ("ln /a/sym /a/symhard", "ln -P a/sym a/symhard"),
+    ("touch -d '2020-02-02 20:20:20.25' /a/times", "touch -d '2020-02-02 20:20:20.25Z' a/times"),
+    ("touch -h -d @-5.5 /a/sym", "touch -h -d @-5.5 a/sym"),
+    ("touch -c /a/not-there", "touch -c a/not-there"),
+    ("touch /a/new", "touch a/new"),
+    ("chmod 4711 /a/times", "chmod 4711 a/times"),
+    ("chmod g-r,o+w /a/mode", "chmod g-r,o+w a/mode"),
+    ("chmod -R u=rwX,go= /into/sub/renamed", "chmod -R u=rwX,go= into/sub/renamed"),
+    ("chmod -R o+r /into", "chmod -R o+r into"),
+    ("chown 12:34 /a/owner", "chown 12:34 a/owner"),
+    ("chown :77 /a/perm", "chown :77 a/perm"),
+    ("chown -h 5 /a/sym", "chown -h 5 a/sym"),
+    ("chown -R 100:200 /into/inner", "chown -R 100:200 into/inner"),
+    ("mknod /a/dev b 7 300", "mknod a/dev b 7 300"),
+    ("mknod -m 600 /a/pipe p", "mknod -m 600 a/pipe p"),
+    ("xattr set /a/xattr user.ue2r43xy 0x00ff", "setfattr -n user.ue2r43xy -v 0x00ff a/xattr"),
+    ("xattr rm /a/xattr user.c54cvxdh", "setfattr -x user.c54cvxdh a/xattr"),
+    ("xattr set /a/dev trusted.t text", "setfattr -n trusted.t -v text a/dev"),
+    ("xattr set -h /a/sym security.s 0sAAEC", "setfattr -h -n security.s -v 0sAAEC a/sym"),
+    (
+        "xattr set /a/target system.posix_acl_access ACL",
+        "setfattr -n system.posix_acl_access -v ACL a/target",
+    ),
+    ("xattr set /a/mode system.posix_acl_access MIN", "setfattr -n system.posix_acl_access -v MIN a/mode"),
+    ("xattr set /d system.posix_acl_default ACL", "setfattr -n system.posix_acl_default -v ACL d"),
+    ("mkdir /acl/dir", "mkdir acl/dir"),
+    ("mkdir -m 700 /acl/closed", "mkdir -m 700 acl/closed"),
+    ("mkdir -p /acl/p/q", "mkdir -p acl/p/q"),
+    ("touch /acl/dir/file", "touch acl/dir/file"),
+    ("mknod /acl/fifo p", "mknod acl/fifo p"),
+    ("mknod -m 640 /acl/null c 1 3", "mknod -m 640 acl/null c 1 3"),
+    ("ln -s x /acl/link", "ln -s x acl/link"),
+    ("cp SRC/file :/acl/copied", "cp SRC/file acl/copied"),
+    ("cp -r SRC/tree :/acl/tree", "cp -r SRC/tree acl/tree"),
+    ("cp -r SRC/tree/. :/acl/dir", "cp -r SRC/tree/. acl/dir"),
+    ("cp -a SRC/file :/acl/archive", "cp -a SRC/file acl/archive"),
+    ("mkdir /sg/dir", "mkdir sg/dir"),
+    ("mkdir -m 755 /sg/mode", "mkdir -m 755 sg/mode"),
+    ("touch /sg/dir/file", "touch sg/dir/file"),
+    ("ln -s x /sg/link", "ln -s x sg/link"),
+    (
+        "mknod /sg/dir/sock s",
+        "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sg/dir/sock\")'",
+    ),
+    ("chmod 644 /sg/dir/sock", "chmod 644 sg/dir/sock"),
+];
+
+/// The value of an ACL with these entries (tag, permissions, id), in hexadecimal.
+fn acl(entries: &[(u16, u16, u32)]) -> String {
+    let mut hex = String::from("0x02000000");
+    for (tag, perm, id) in entries {
+        let bytes = [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat();
+        bytes.iter().for_each(|b| hex.push_str(&format!("{b:02x}")));
+    }
+    hex
+}
+
+const NO_ID: u32 = u32::MAX;
+const OWNER: (u16, u16, u32) = (1, 6, NO_ID);
+const GROUP: (u16, u16, u32) = (4, 5, NO_ID);
+const OTHER: (u16, u16, u32) = (32, 1, NO_ID);
+const ANN: (u16, u16, u32) = (2, 7, 1000);
+const MASK: (u16, u16, u32) = (16, 5, NO_ID);
+
+/// Runs a batch of these lines.
+fn batch(lab: &Lab, lines: &str) -> Ran {
+    let mut child = command(&["batch", lab.image.to_str().unwrap(), "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ran { code: output.status.code().unwrap(), stdout: output.stdout, stderr }
+}
+
+#[track_caller]
+fn edited(mkfs_args: &[&str], edits: &[(&str, &str)], in_one: bool) {
+    let Some(lab) = Lab::kernel_made(mkfs_args, "rw", |top| drop(sh(top, FILL))) else { return };
+    let source = lab.host("src");
+    fs::create_dir(&source).unwrap();
+    sh(&source, SOURCE);
+    let model = lab.host("model.img");
+    fs::copy(&lab.image, &model).unwrap();
+    // Only one file system of an id can be mounted: the model gets another one.
+    sh(lab.dir.path(), "btrfstune -fm model.img");
+    let put_in = |text: &str| {
+        text.replace("SRC", source.to_str().unwrap())
+            .replace("ACL", &acl(&[OWNER, ANN, GROUP, MASK, OTHER]))
+            .replace("MIN", &acl(&[OWNER, GROUP, OTHER]))
+    };
+    let oracle = Oracle::new();
+    let mount = oracle.mount(&model, "rw").unwrap().unwrap();
+    for (_, theirs) in edits {
+        sh(mount.path(), &format!("umask 022; {}", put_in(theirs)));
+    }
+    drop(mount);
+    let lines: Vec<String> = edits.iter().map(|(ours, _)| put_in(ours)).collect();
+    for lines in if in_one { vec![lines.join("\n")] } else { lines } {
+        let ran = batch(&lab, &lines);
+        assert!(ran.code == 0 && ran.stderr.is_empty(), "{lines}: exit {} {}", ran.code, ran.stderr);
+        if !in_one {
+            assert_checks_clean(&lab.image, &lines);
+        }
+    }
+    let theirs = oracle.mount(&model, "ro").unwrap().unwrap();
+    let options = DiffOptions { times: false, ..DiffOptions::default() };
+    let ours = oracle.mount(&lab.image, "ro").unwrap().unwrap();
+    diff(theirs.path(), ours.path(), &options).unwrap().assert_equal();
+    for look in ["getfacl -nR .", "btrfs subvolume list . | awk '{print $2, $7, $9}'", TIMES] {
+        assert_eq!(sh(theirs.path(), look), sh(ours.path(), look), "{look}");
+    }
+    drop((ours, theirs));
+    let judgement = oracle.judge_with(&lab.image, &JudgeOptions::default()).unwrap();
+    assert!(judgement.is_ok(), "{judgement}");
+    run(&["verify", "--data", lab.image.to_str().unwrap()]).expect(0);
+}
+
+/// What keeps its times, or was given some.
+const TIMES: &str =
+    "stat -c '%n %y %X' a/times a/sym into/inner/x into/sub/tree into/sub/tree/text 2>/dev/null || true";
+
+#[test]
+fn as_the_kernel_does_it_in_one_commit() {
+    edited(&[], EDITS, true);
+}
+
+#[test]
+fn as_the_kernel_does_it_one_by_one() {
+    edited(&["-n", "4096"], EDITS, false);
+}
+
+/// Links that fill an item, so that further names are elsewhere, come and go.
+#[test]
+fn many_links() {
+    let long = "n".repeat(200);
+    let lines: Vec<(String, String)> = (1..=150)
+        .step_by(7)
+        .flat_map(|i| {
+            let old = format!("many/{long}{i}");
+            [
+                (format!("mv /{old} /many/r{i}"), format!("mv {old} many/r{i}")),
+                (format!("ln /many/f /{old}"), format!("ln many/f {old}")),
+                (format!("rm /many/{long}{}", i + 1), format!("rm many/{long}{}", i + 1)),
+            ]
+        })
+        .collect();
+    let lines: Vec<(&str, &str)> = lines.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    edited(&[], &lines[..lines.len() - 1], true);
+}
+
+type Kernel = fn(&Path) -> io::Result<()>;
+
+fn set(path: PathBuf, name: &str, value: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())?)
+}
+
+fn mode(path: PathBuf) -> io::Result<()> {
+    Ok(rustix::fs::chmod(path, Mode::from_raw_mode(0o600))?)
+}
+
+/// What is refused, and what the kernel is asked for the same.
+const REFUSED: &[(&[&str], Kernel)] = &[
+    (&["mv", "/immutable", "/x"], |t| fs::rename(t.join("immutable"), t.join("x"))),
+    (&["mv", "/append", "/x"], |t| fs::rename(t.join("append"), t.join("x"))),
+    (&["mv", "/plain", "/immutable"], |t| fs::rename(t.join("plain"), t.join("immutable"))),
+    (&["mv", "/fixed/x", "/x"], |t| fs::rename(t.join("fixed/x"), t.join("x"))),
+    (&["mv", "/plain", "/fixed/y"], |t| fs::rename(t.join("plain"), t.join("fixed/y"))),
+    (&["rm", "/grows/x"], |t| fs::remove_file(t.join("grows/x"))),
+    (&["rm", "/immutable"], |t| fs::remove_file(t.join("immutable"))),
+    (&["mv", "/dir", "/dir/sub/deep"], |t| fs::rename(t.join("dir"), t.join("dir/sub/deep"))),
+    (&["mv", "-T", "/empty", "/dir"], |t| fs::rename(t.join("empty"), t.join("dir"))),
+    (&["mv", "-T", "/dir", "/plain"], |t| fs::rename(t.join("dir"), t.join("plain"))),
+    (&["mv", "-T", "/plain", "/dir"], |t| fs::rename(t.join("plain"), t.join("dir"))),
+    (&["mv", "-T", "/empty", "/s"], |t| fs::rename(t.join("empty"), t.join("s"))),
+    (&["mv", "/none", "/x"], |t| fs::rename(t.join("none"), t.join("x"))),
+    (&["mv", "/ro", "/dir/ro"], |t| fs::rename(t.join("ro"), t.join("dir/ro"))),
+    (&["mv", "/ro/x", "/ro/y"], |t| fs::rename(t.join("ro/x"), t.join("ro/y"))),
+    (&["mkdir", "/ro/d"], |t| fs::create_dir(t.join("ro/d"))),
+    (&["touch", "/ro/new"], |t| File::create(t.join("ro/new")).map(drop)),
+    (&["rm", "/ro/x"], |t| fs::remove_file(t.join("ro/x"))),
+    (&["chmod", "600", "/ro/x"], |t| mode(t.join("ro/x"))),
+    (&["ln", "/ro/x", "/ro/y"], |t| fs::hard_link(t.join("ro/x"), t.join("ro/y"))),
+    (&["ln", "-s", "x", "/ro/y"], |t| std::os::unix::fs::symlink("x", t.join("ro/y"))),
+    (&["xattr", "set", "/ro/x", "user.a", "b"], |t| set(t.join("ro/x"), "user.a", b"b")),
+    (&["prop", "set", "/ro/x", "compression", "lzo"], |t| set(t.join("ro/x"), "btrfs.compression", b"lzo")),
+    (&["mknod", "/ro/p", "p"], |t| {
+        Ok(rustix::fs::mknodat(CWD, t.join("ro/p"), FileType::Fifo, Mode::RUSR, 0)?)
+    }),
+    (&["ln", "/s/x", "/x"], |t| fs::hard_link(t.join("s/x"), t.join("x"))),
+    (&["ln", "/dir", "/x"], |t| fs::hard_link(t.join("dir"), t.join("x"))),
+    (&["ln", "/immutable", "/x"], |t| fs::hard_link(t.join("immutable"), t.join("x"))),
+    (&["ln", "/append", "/x"], |t| fs::hard_link(t.join("append"), t.join("x"))),
+    (&["ln", "/linked", "/x"], |t| fs::hard_link(t.join("linked"), t.join("x"))),
+    (&["mkdir", concat!("/", NAME_256!())], |t| fs::create_dir(t.join(NAME_256!()))),
+    (&["rm", "-d", "/dir"], |t| fs::remove_dir(t.join("dir"))),
+    (&["chmod", "600", "/immutable"], |t| mode(t.join("immutable"))),
+    (&["chown", "1", "/append"], |t| std::os::unix::fs::chown(t.join("append"), Some(1), None)),
+    (&["touch", "-d", "@5", "/immutable"], |t| {
+        let time = std::time::SystemTime::UNIX_EPOCH;
+        File::open(t.join("immutable"))?.set_modified(time)
+    }),
+    (&["prop", "set", "/nocow", "compression", "zstd"], |t| {
+        set(t.join("nocow"), "btrfs.compression", b"zstd")
+    }),
+    (&["xattr", "set", "/nocow", "btrfs.compression", "zstd"], |t| {
+        set(t.join("nocow"), "btrfs.compression", b"zstd")
+    }),
+    (&["xattr", "set", "/plain", "btrfs.compression", "deflate"], |t| {
+        set(t.join("plain"), "btrfs.compression", b"deflate")
+    }),
+    (&["xattr", "set", "/fifo", "user.a", "b"], |t| set(t.join("fifo"), "user.a", b"b")),
+    (&["xattr", "set", "-h", "/sym", "user.a", "b"], |t| set(t.join("sym"), "user.a", b"b")),
+    (&["xattr", "set", "/plain", "other.a", "b"], |t| set(t.join("plain"), "other.a", b"b")),
+    (&["xattr", "set", "/plain", "system.a", "b"], |t| set(t.join("plain"), "system.a", b"b")),
+    (&["xattr", "set", "/plain", "btrfs.a", "b"], |t| set(t.join("plain"), "btrfs.a", b"b")),
+    (&["xattr", "set", "/plain", "user.", "b"], |t| set(t.join("plain"), "user.", b"b")),
+    (&["xattr", "set", "/plain", concat!("user.", NAME_256!()), "b"], |t| {
+        set(t.join("plain"), concat!("user.", NAME_256!()), b"b")
+    }),
+    (&["xattr", "set", "/immutable", "user.a", "b"], |t| set(t.join("immutable"), "user.a", b"b")),
+    (&["xattr", "set", "--value-file", "HOST/17000", "/plain", "user.a"], |t| {
+        set(t.join("plain"), "user.a", &[b'x'; 17000])
+    }),
+    (&["xattr", "set", "--value-file", "HOST/66000", "/plain", "user.a"], |t| {
+        set(t.join("plain"), "user.a", &[b'x'; 66000])
+    }),
+    (&["xattr", "rm", "/plain", "user.none"], |t| Ok(rustix::fs::removexattr(t.join("plain"), "user.none")?)),
+    (&["xattr", "set", "/plain", "security.capability", "x"], |t| {
+        set(t.join("plain"), "security.capability", b"x")
+    }),
+    (&["xattr", "set", "/plain", "system.posix_acl_access", "0x01000000"], |t| {
+        set(t.join("plain"), "system.posix_acl_access", &[1, 0, 0, 0])
+    }),
+    (&["xattr", "set", "/plain", "system.posix_acl_access", "0x0200000001000700ffffffff"], |t| {
+        set(t.join("plain"), "system.posix_acl_access", &[2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255])
+    }),
+    (
+        &[
+            "xattr",
+            "set",
+            "/plain",
+            "system.posix_acl_default",
+            "0x0200000001000600ffffffff04000400ffffffff20000400ffffffff",
+        ],
+        |t| {
+            let rest = [[1, 0, 6, 0], [255; 4], [4, 0, 4, 0], [255; 4], [32, 0, 4, 0], [255; 4]].concat();
+            set(t.join("plain"), "system.posix_acl_default", &[vec![2, 0, 0, 0], rest].concat())
+        },
+    ),
+];
+
+#[test]
+fn what_the_kernel_refuses_is_refused_before_any_change() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
+        sh(
+            top,
+            "mkdir -p dir/sub empty fixed grows; printf x > plain; printf x > fixed/x; printf x > grows/x
+            touch immutable append nocow linked; chattr +C nocow; mkfifo fifo; ln -s plain sym
+            btrfs -q subvolume create s; printf x > s/x; btrfs -q subvolume snapshot -r s ro
+            chattr +i immutable fixed; chattr +a append grows",
+        );
+        for i in 1..65535 {
+            fs::hard_link(top.join("linked"), top.join(format!("dir/link{i}"))).unwrap();
+        }
+    }) else {
+        return;
+    };
+    for size in [17000, 66000] {
+        fs::write(lab.host(&size.to_string()), vec![b'x'; size]).unwrap();
+    }
+    let before = sha256(&lab.image);
+    let mut kernel = Vec::new();
+    let mount = Oracle::new().mount(&lab.image, "rw").unwrap().unwrap();
+    for (ours, theirs) in REFUSED {
+        let error = theirs(mount.path()).expect_err(&ours.join(" "));
+        // As in 'Operation not permitted (os error 1)'.
+        kernel.push(error.to_string().split(" (os").next().unwrap().to_lowercase());
+    }
+    drop(mount);
+    let image = lab.image.to_str().unwrap();
+    // Mounting wrote; none of what was refused did.
+    let mounted = sha256(&lab.image);
+    for ((ours, _), kernel) in REFUSED.iter().zip(kernel) {
+        let words = ours.iter().map(|w| w.replace("HOST", lab.dir.path().to_str().unwrap()));
+        let at = if matches!(ours[0], "prop" | "xattr") { 2 } else { 1 };
+        let mut args: Vec<String> = words.collect();
+        args.splice(at..at, ["-i".to_owned(), image.to_owned()]);
+        let ran = run(&args);
+        assert_eq!(ran.code, 1, "{ours:?}: {}", ran.stderr);
+        let said = ran.stderr.to_lowercase();
+        let same = said.contains(&kernel) || (kernel == "file exists" && said.contains("already exists"));
+        assert!(same, "{ours:?}: the kernel says {kernel}, we {}", ran.stderr);
+        assert!(ran.stderr.contains(image), "no place in {}", ran.stderr);
+    }
+    assert_eq!(sha256(&lab.image), mounted, "something changed (before the mount: {before})");
+}
+
+#[test]
+fn a_batch_is_all_or_nothing() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, "mkdir d; printf x > d/x"))) else {
+        return;
+    };
+    let before = sha256(&lab.image);
+    for (lines, code, said) in [
+        ("mkdir /a\n\n# a comment\nmkdir /d\n", 1, ":4: mkdir /d (nothing was changed): "),
+        ("mkdir /a # d\nrm /none", 1, ":2: rm /none (nothing was changed): "),
+        ("mkdir /a\nfrobnicate /x", 2, ":2: frobnicate /x (nothing was changed): unrecognized subcommand"),
+        ("mkdir /a\nls /", 2, "does not change the image"),
+        ("mkdir /a\nchmod 9 /a", 2, "is no mode"),
+        ("mkdir /a\nmkdir 'b", 2, "a quotation that does not end"),
+        ("mkdir -i other.img /a", 2, "options of the batch"),
+        ("mkdir --grow /a", 2, "options of the batch"),
+        ("mkdir /a\ncp /no/such/file :/a", 1, ":2: cp /no/such/file :/a (nothing was changed): "),
+        ("mkdir /a\ncp /proc/kmsg /dev/null /nowhere", 2, ":2: "),
+    ] {
+        let ran = batch(&lab, lines);
+        assert_eq!(ran.code, code, "{lines}: {}", ran.stderr);
+        assert!(ran.stderr.contains(said), "{lines}: {}", ran.stderr);
+        assert_eq!(sha256(&lab.image), before, "{lines}");
+    }
+    let lines = "mkdir -v \"/a b\" '/c\"d' /e\\ f # three\r\nmv /d/x '/a b/'\nln -s 'x  y' /l\n";
+    let ran = batch(&lab, lines).expect(0);
+    assert_eq!(ran.text().lines().count(), 3, "{}", ran.text());
+    let file = lab.host("edits");
+    fs::write(&file, "chmod 700 '/a b'\n").unwrap();
+    run(&["batch", lab.image.to_str().unwrap(), file.to_str().unwrap()]).expect(0);
+    lab.mounted(|top| {
+        let look = "stat -c '%n %a' 'a b' 'a b/x' 'c\"d' 'e f'; readlink l; ls d | wc -l";
+        assert_eq!(sh(top, look), "a b 700\na b/x 644\nc\"d 755\ne f 755\nx  y\n0\n");
+    });
+    assert_checks_clean(&lab.image, "batch");
+}
+
+#[test]
+fn a_second_writer_waits_when_told() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |_| {}) else { return };
+    let held = File::open(&lab.image).unwrap();
+    rustix::fs::flock(&held, FlockOperation::LockShared).unwrap();
+    let at = |name: &str| lab.at(name);
+    run(&["ls", &at("/")]).expect(0);
+    let ran = run(&["mkdir", &at("/a")]).expect(1);
+    assert!(
+        ran.stderr.contains("locked by another process") && ran.stderr.contains("--wait"),
+        "{}",
+        ran.stderr
+    );
+    run(&["mkdir", "--wait=0", &at("/a")]).expect(1);
+    let waiting = command(&["mkdir", "--wait", &at("/a")]).spawn().unwrap();
+    let also = command(&["mkdir", "--wait=60", &at("/b")]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    rustix::fs::flock(&held, FlockOperation::Unlock).unwrap();
+    for mut child in [waiting, also] {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(run(&["ls", &at("/")]).expect(0).text(), "a\nb\n");
+}
+
+#[test]
+fn xattrs_are_shown() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
+        sh(
+            top,
+            "printf x > f; setfattr -n user.text -v 'a b' f; setfattr -n user.bin -v 0x00ff f; ln -s f l
+            setfattr -h -n trusted.l -v 1 l",
+        );
+    }) else {
+        return;
+    };
+    let at = |path: &str| lab.at(path);
+    let shows = |args: &[&str], out: &[u8]| {
+        assert_eq!(
+            run(args).expect(0).stdout.escape_ascii().to_string(),
+            out.escape_ascii().to_string(),
+            "{args:?}"
+        );
+    };
+    shows(&["xattr", "list", &at("/f")], b"user.bin\nuser.text\n");
+    shows(&["xattr", "get", &at("/l")], b"user.bin=0sAP8=\nuser.text=a b\n");
+    shows(&["xattr", "get", "-h", &at("/l")], b"trusted.l=1\n");
+    shows(&["xattr", "get", &at("/f"), "user.text"], b"a b\n");
+    shows(&["xattr", "get", "--raw", &at("/f"), "user.bin"], b"\x00\xff");
+    let json = run(&["xattr", "get", "--json", &at("/f")]).expect(0);
+    let json = json.text();
+    assert!(json.contains("\"value_b64\": \"AP8=\"") && json.contains("\"version\": 1"), "{json}");
+    run(&["xattr", "get", &at("/f"), "user.none"]).expect(1);
+}
