@@ -1,8 +1,10 @@
 //! Tasks of the workspace that are no part of the product: `cargo xtask --help`.
 
 mod accept;
+mod aged;
 mod cost;
 mod crash;
+mod differential;
 mod docs;
 mod fuzz;
 mod images;
@@ -41,6 +43,10 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Damage small images at random and read them: nothing may panic, hang or take memory without bound
     Mutate(mutate::Options),
+    /// Do the same by the kernel and by the library, and compare
+    Differential(differential::Options),
+    /// Fill images, empty them by half, and fill them again
+    Aged(aged::Options),
     /// Fill a directory with everything a tree can hold
     OddTree {
         /// The directory, absent or empty
@@ -61,6 +67,8 @@ fn main() -> Result<()> {
         Task::Crash(options) => crash::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Mutate(options) => mutate::run(&options),
+        Task::Differential(options) => differential::run(&options),
+        Task::Aged(options) => aged::run(&options),
         Task::OddTree { dir, many } => {
             btrfsimg_testkit::OddTree { many, ..Default::default() }.build(&dir).map(drop)
         }

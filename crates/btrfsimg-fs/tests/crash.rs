@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
 use btrfsimg_testkit::crash::trial::{Plan, cut_everywhere, fail_everywhere};
-use btrfsimg_testkit::crash::workload::{Workload, full_image, tree_copied_in, tree_removed};
+use btrfsimg_testkit::crash::workload::{
+    Workload, files_changed, full_image, snapshot_deleted, tree_copied_in, tree_removed,
+};
 
 /// Every place of `workload`, and what must have happened for the test to be one.
 fn cut(workload: &Workload) {
@@ -28,6 +30,16 @@ fn power_cuts_while_a_tree_is_removed() {
 }
 
 #[test]
+fn power_cuts_while_files_grow_and_shrink() {
+    cut(&files_changed(1).unwrap());
+}
+
+#[test]
+fn power_cuts_while_a_snapshot_is_made_and_deleted() {
+    cut(&snapshot_deleted(1).unwrap());
+}
+
+#[test]
 fn power_cuts_while_an_image_is_full() {
     cut(&full_image().unwrap());
 }
@@ -36,5 +48,7 @@ fn power_cuts_while_an_image_is_full() {
 fn failing_writes_and_syncs() {
     fail(&tree_copied_in(1).unwrap());
     fail(&tree_removed(1).unwrap());
+    fail(&files_changed(1).unwrap());
+    fail(&snapshot_deleted(1).unwrap());
     fail(&full_image().unwrap());
 }

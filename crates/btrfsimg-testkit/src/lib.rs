@@ -8,12 +8,16 @@
 //! - [`oddtree`]: a host tree that holds everything a tree can hold.
 //! - [`synthetic`]: images with as many files as one likes, made in memory.
 //! - [`crash`]: devices that lose power or fail at any write, and what an image is afterwards.
+//! - [`differential`]: the same operations by the kernel and by the library.
+//! - [`aged`]: an image that is filled and half emptied, round after round.
 //!
 //! **Architecture Invariant:** no judge uses the code it judges: btrfs is known here only through the kernel and
-//! btrfs-progs. What drives the library ([`crash`]) ends at those judges too.
+//! btrfs-progs. What drives the library ([`crash`], [`differential`], [`aged`]) ends at those judges too.
 
+pub mod aged;
 pub mod btrfs_progs;
 pub mod crash;
+pub mod differential;
 pub mod fuzz;
 pub mod kernel_log;
 pub mod loop_device;

@@ -26,6 +26,8 @@ pub enum Access {
 pub struct FileDevice {
     file: File,
     path: PathBuf,
+    /// The image's name in messages.
+    shown: String,
     base: u64,
     is_block_device: bool,
 }
@@ -86,14 +88,15 @@ impl FileDevice {
         if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
             return Ok(Err(Error::Busy(format!("{name}: was replaced while it was opened; try again"))));
         }
-        Ok(Ok(FileDevice { file, path: path.to_owned(), base, is_block_device }))
+        Ok(Ok(FileDevice { file, path: path.to_owned(), shown: name, base, is_block_device }))
     }
 
-    /// Creates an empty file at `path`, which must not exist, with `mode`, and locks it.
+    /// Creates an empty file at `path`, which must not exist, with `mode`, and locks it. It will become the image
+    /// `shown`, as messages say.
     ///
     /// # Errors
     /// `Io` when it cannot be created.
-    pub fn create(path: &Path, mode: u32) -> Result<FileDevice> {
+    pub fn create(path: &Path, shown: &str, mode: u32) -> Result<FileDevice> {
         let name = path.display().to_string();
         let file = OpenOptions::new()
             .read(true)
@@ -103,7 +106,13 @@ impl FileDevice {
             .open(path)
             .map_err(Error::io(&name))?;
         lock(&file, &name, Access::Write)?;
-        Ok(FileDevice { file, path: path.to_owned(), base: 0, is_block_device: false })
+        Ok(FileDevice {
+            file,
+            path: path.to_owned(),
+            shown: shown.to_owned(),
+            base: 0,
+            is_block_device: false,
+        })
     }
 
     /// Gives the file the owner and mode of an old one that it will replace. An owner that is not ours to give stays,
@@ -117,6 +126,20 @@ impl FileDevice {
             let _ = std::os::unix::fs::fchown(&self.file, Some(old.uid()), Some(old.gid()));
         }
         self.file.set_permissions(old.permissions())
+    }
+
+    /// Names the image where the disk under it is full: the image itself may have room.
+    fn explain(&self, error: io::Error) -> io::Error {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                let fix = "free some space on it";
+                io::Error::new(
+                    error.kind(),
+                    format!("{error}: the disk that holds {} is full; {fix}", self.shown),
+                )
+            }
+            _ => error,
+        }
     }
 
     /// The loop device that the file backs, if any: what is read may be older than what a mount of it shows.
@@ -188,11 +211,11 @@ impl Device for FileDevice {
     }
 
     fn write_at(&self, buf: &[u8], at: Physical) -> io::Result<()> {
-        self.file.write_all_at(buf, self.base + at.0)
+        self.file.write_all_at(buf, self.base + at.0).map_err(|error| self.explain(error))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data().map_err(|error| self.explain(error))
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -208,7 +231,7 @@ impl Device for FileDevice {
         if self.is_block_device {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "a block device has a fixed length"));
         }
-        self.file.set_len(self.base + len)
+        self.file.set_len(self.base + len).map_err(|error| self.explain(error))
     }
 }
 

@@ -6,15 +6,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use btrfsimg_compress::WorkspacePool;
 use btrfsimg_fs::device::MemDevice;
 use btrfsimg_fs::import::{Options as ImportOptions, Preserve, Sparse, Target, import_tree};
-use btrfsimg_fs::lookup::{Place, find_entry};
+use btrfsimg_fs::lookup::{self, Place, entries, find_entry, target};
 use btrfsimg_fs::mkfs::{Features, Options, Size, finish_size, make};
-use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
+use btrfsimg_fs::txn::{Transaction, TreeDrop, Volume, VolumeOptions};
+use btrfsimg_fs::write::contents::{self, Codec};
 use btrfsimg_fs::write::create::create;
 use btrfsimg_fs::write::encode::CompressionPolicy;
 use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_fs::write::remove::remove_tree;
+use btrfsimg_fs::write::subvol;
 use btrfsimg_fs::{Error, Result as FsResult};
 use btrfsimg_ondisk::{CsumType, Timespec, Uuid};
 use tempfile::TempDir;
@@ -49,6 +52,8 @@ const SIZE: u64 = 72 << 20;
 const SMALL: u64 = 40 << 20;
 /// What the kernel writes to an image that is not full.
 const ROOM: usize = 256 << 10;
+/// References that change in one step of a deletion: some steps for a small tree.
+const DROP_STEP: usize = 40;
 /// So little that everything spills.
 const BUDGET: usize = 64 << 10;
 
@@ -82,7 +87,13 @@ pub fn new_image(nodesize: u32, size: u64, seed: u64) -> Result<Arc<MemDevice>> 
 /// # Errors
 /// When the images before cannot be made.
 pub fn all(scale: usize) -> Result<Vec<Workload>> {
-    Ok(vec![tree_copied_in(scale)?, tree_removed(scale)?, full_image()?])
+    Ok(vec![
+        tree_copied_in(scale)?,
+        tree_removed(scale)?,
+        files_changed(scale)?,
+        snapshot_deleted(scale)?,
+        full_image()?,
+    ])
 }
 
 /// A tree copied in: leaves spill, chunks are allocated, files of the same name are replaced.
@@ -123,6 +134,111 @@ pub fn tree_removed(scale: usize) -> Result<Workload> {
             let dir = child(&tx, Place::TOP, b"dir1")?;
             remove_tree(&mut tx, Place::TOP, b"dir1", dir, "/dir1")?;
             tx.commit()
+        }),
+    })
+}
+
+/// Files that grow, shrink, get holes and share extents.
+///
+/// # Errors
+/// When the image before cannot be made.
+pub fn files_changed(scale: usize) -> Result<Workload> {
+    let before = source_tree(80 * scale, 5)?;
+    let start = filled(4096, SIZE, |tx| import(tx, before.path()))?;
+    Ok(Workload {
+        name: "files grown and truncated",
+        start,
+        room: ROOM,
+        options: VolumeOptions { dirty_budget: Some(BUDGET), ..VolumeOptions::default() },
+        change: Box::new(|volume| {
+            let mut tx = volume.begin(now())?;
+            change_files(&mut tx)?;
+            tx.commit()
+        }),
+    })
+}
+
+/// Changes the contents of every file in one of the directories, in one of six ways.
+fn change_files(tx: &mut Transaction<'_>) -> FsResult<()> {
+    let dir = child(tx, Place::TOP, b"dir0")?;
+    let (mut files, mut rng) = (Vec::new(), Rng::new(6));
+    entries(tx, dir, |entry| {
+        files.push(Place { tree: dir.tree, ino: entry?.1.location.objectid });
+        Ok(true)
+    })?;
+    let pool = WorkspacePool::new(1);
+    let policy = CompressionPolicy { build_default: "lzo".parse().ok(), ..CompressionPolicy::default() };
+    let mut codec = Codec::new(tx, &pool, policy);
+    for (n, file) in files.iter().copied().enumerate() {
+        let size = lookup::inode(tx, file)?.size.get();
+        match n % 6 {
+            0 => contents::write_at(tx, file, size, &rng.bytes(70_000), &mut codec)?,
+            1 => contents::write_at(tx, file, size / 2, &[b'x'; 150_000], &mut codec)?,
+            2 => contents::truncate(tx, file, size / 3)?,
+            3 => contents::truncate(tx, file, size + 1_000_000)?,
+            4 => contents::punch_hole(tx, file, size / 4..size / 2)?,
+            _ => {
+                let whole = lookup::inode(tx, files[0])?.size.get() / 4096 * 4096;
+                contents::clone_range(tx, files[0], 0..whole, file, 4096)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A snapshot is made, changed and deleted, in steps: each is a commit.
+///
+/// # Errors
+/// When the image before cannot be made.
+pub fn snapshot_deleted(scale: usize) -> Result<Workload> {
+    let before = source_tree(100 * scale, 7)?;
+    let start = filled(4096, SIZE, |tx| {
+        import(tx, before.path())?;
+        let attributes = Attributes::new(0o040_755, now());
+        create(tx, Place::TOP, b"snapshots", attributes, Vec::new()).map(drop)
+    })?;
+    Ok(Workload {
+        name: "a snapshot and its deletion",
+        start,
+        room: ROOM,
+        options: VolumeOptions::default(),
+        change: Box::new(|volume| {
+            let step = |volume: &mut Volume, change: &dyn Fn(&mut Transaction<'_>) -> FsResult<()>| {
+                let mut tx = volume.begin(now())?;
+                change(&mut tx)?;
+                tx.commit()
+            };
+            // Each goes on from where it was when the power went.
+            step(volume, &|tx| {
+                let dir = child(tx, Place::TOP, b"snapshots")?;
+                match find_entry(tx, dir, b"snapshot")? {
+                    Some(_) => Ok(()),
+                    None => subvol::snapshot(tx, Place::TOP.tree, dir, b"snapshot", false).map(drop),
+                }
+            })?;
+            step(volume, &|tx| {
+                let dir = child(tx, Place::TOP, b"snapshots")?;
+                let Some(entry) = find_entry(tx, dir, b"snapshot")? else { return Ok(()) };
+                let top = target(tx, dir, b"snapshot", entry.location)?;
+                if find_entry(tx, top, b"dir1")?.is_none() {
+                    return Ok(());
+                }
+                let changed = child(tx, top, b"dir1")?;
+                remove_tree(tx, top, b"dir1", changed, "/dir1")
+            })?;
+            let mut tx = volume.begin(now())?;
+            let dir = child(&tx, Place::TOP, b"snapshots")?;
+            let tree = subvol::begin_delete(&mut tx, dir, b"snapshot")?;
+            tx.commit()?;
+            let mut rest = TreeDrop::new(tree);
+            loop {
+                let mut tx = volume.begin(now())?;
+                let finished = subvol::finish(&mut tx, &mut rest, DROP_STEP)?;
+                tx.commit()?;
+                if finished {
+                    return Ok(());
+                }
+            }
         }),
     })
 }

@@ -1,0 +1,19 @@
+//! Images that are filled, half emptied and filled again; ten rounds are `cargo xtask aged`.
+
+use btrfsimg_testkit::aged::{Plan, run};
+
+fn age(plan: &Plan) {
+    let aged = run(plan).unwrap_or_else(|error| panic!("{plan:?}: {error:#}"));
+    // Data alone may take all but the first MiB and the metadata, which mkfs gives a tenth at most.
+    assert!(aged.capacity > plan.size / 100 * 70, "{aged:?}");
+}
+
+#[test]
+fn an_aged_image_has_all_its_space() {
+    age(&Plan { seed: 1, size: 160 << 20, nodesize: 16_384, rounds: 2, in_turn: false });
+}
+
+#[test]
+fn an_image_aged_with_the_kernel_has_all_its_space() {
+    age(&Plan { seed: 2, size: 256 << 20, nodesize: 4096, rounds: 3, in_turn: true });
+}

@@ -1,0 +1,212 @@
+//! Operations done by the kernel on a mount.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
+use std::path::{Path as HostPath, PathBuf};
+
+use anyhow::Result;
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags,
+    chownat, copy_file_range, fallocate, lremovexattr, lsetxattr, makedev, mknodat, utimensat,
+};
+
+use rustix::io::Errno;
+
+use super::Outcome;
+use super::op::{Op, Path, bytes};
+use crate::{btrfs_progs, command, rng::Rng};
+
+const SECTOR: u64 = 4096;
+#[expect(clippy::cast_possible_wrap, reason = "a small flag")]
+const NONBLOCK: i32 = OFlags::NONBLOCK.bits() as i32;
+/// The inode number of a subvolume's root directory.
+const SUBVOLUME_ROOT: u64 = 256;
+
+/// Does `op` below the mount point `top`.
+///
+/// # Errors
+/// When the operation could not even be tried.
+pub(super) fn apply(top: &HostPath, op: &Op) -> Result<Outcome> {
+    let at = |path: &Path| top.join(OsStr::from_bytes(&path.0));
+    if op.is_about_subvolumes() {
+        return subvolume(&at, op);
+    }
+    Ok(match system_call(top, &at, op) {
+        Ok(()) => Outcome::Done,
+        Err(error) => Outcome::of_errno(error.raw_os_error().unwrap_or(0)),
+    })
+}
+
+fn subvolume(at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> Result<Outcome> {
+    let run = |words: &[&str], paths: &[PathBuf]| {
+        let words = words.iter().map(|word| OsStr::new(*word));
+        command::ask("btrfs", words.chain(paths.iter().map(|path| path.as_os_str())))
+    };
+    let said = match op {
+        Op::CreateSubvolume { path } => run(&["subvolume", "create"], &[at(path)])?,
+        // A name that is there would be taken for the directory in which the snapshot goes.
+        Op::Snapshot { to, .. } if fs::symlink_metadata(at(to)).is_ok() => return Ok(Outcome::Refused),
+        Op::Snapshot { from, to, readonly: true } => {
+            run(&["subvolume", "snapshot", "-r"], &[at(from), at(to)])?
+        }
+        Op::Snapshot { from, to, .. } => run(&["subvolume", "snapshot"], &[at(from), at(to)])?,
+        Op::DeleteSubvolume { path } => run(&["subvolume", "delete"], &[at(path)])?,
+        Op::SetReadonly { path, readonly } => {
+            let value = if *readonly { "true" } else { "false" };
+            let path = at(path);
+            command::ask(
+                "btrfs",
+                [
+                    OsStr::new("property"),
+                    "set".as_ref(),
+                    "-ts".as_ref(),
+                    path.as_os_str(),
+                    "ro".as_ref(),
+                    value.as_ref(),
+                ],
+            )?
+        }
+        _ => unreachable!("only operations on subvolumes"),
+    };
+    Ok(if said.success { Outcome::Done } else { Outcome::Refused })
+}
+
+fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Result<()> {
+    // A fifo would wait for its other end.
+    let writable = |path: &Path| File::options().write(true).custom_flags(NONBLOCK).open(at(path));
+    match op {
+        Op::Create { path, mode } => {
+            File::options().write(true).create_new(true).mode(*mode).open(at(path)).map(drop)
+        }
+        Op::Write { path, at, len, pattern, seed } => {
+            writable(path)?.write_all_at(&bytes(*pattern, *len, *seed), *at)
+        }
+        Op::Truncate { path, size } => writable(path)?.set_len(*size),
+        Op::Punch { path, at, len } => {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            Ok(fallocate(writable(path)?, flags, *at, *len)?)
+        }
+        Op::Clone { from, at: source, len, to, to_at } => clone(&at(from), *source, *len, &at(to), *to_at),
+        Op::Rename { from, to } => fs::rename(at(from), at(to)),
+        Op::Link { from, to } => fs::hard_link(at(from), at(to)),
+        Op::Symlink { target, path } => symlink(OsStr::from_bytes(target), at(path)),
+        Op::Mkdir { path, mode } => {
+            fs::create_dir(at(path))?;
+            // A directory in one with the setgid bit keeps that.
+            let setgid = fs::metadata(at(path))?.mode() & 0o2000;
+            fs::set_permissions(at(path), Permissions::from_mode(*mode | setgid))
+        }
+        Op::Mknod { path, kind, major, minor } => {
+            let kind = FileType::from_raw_mode(*kind);
+            let device = if kind == FileType::CharacterDevice || kind == FileType::BlockDevice {
+                makedev(*major, *minor)
+            } else {
+                0
+            };
+            Ok(mknodat(CWD, at(path), kind, Mode::from_raw_mode(0o644), device)?)
+        }
+        Op::Unlink { path } => fs::remove_file(at(path)),
+        Op::Rmdir { path } => {
+            let is_fixed =
+                fs::symlink_metadata(at(path)).is_ok_and(|m| m.is_dir() && m.ino() <= SUBVOLUME_ROOT);
+            if is_fixed { Ok(()) } else { fs::remove_dir(at(path)) }
+        }
+        Op::SetXattr { path, name, len, seed } => {
+            Ok(lsetxattr(at(path), *name, &Rng::new(*seed).bytes(*len), XattrFlags::empty())?)
+        }
+        Op::RemoveXattr { path, name } => Ok(lremovexattr(at(path), *name)?),
+        Op::Property { path, value } => {
+            // The kernel says that all is well and does nothing, where the library says so.
+            let kind = fs::symlink_metadata(at(path))?.file_type();
+            if !kind.is_file() && !kind.is_dir() {
+                return Err(Errno::INVAL.into());
+            }
+            Ok(lsetxattr(at(path), "btrfs.compression", value.as_bytes(), XattrFlags::empty())?)
+        }
+        Op::Chmod { path, mode } => fs::set_permissions(at(path), Permissions::from_mode(*mode)),
+        Op::Chown { path, uid, gid } => {
+            let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+            Ok(chownat(CWD, at(path), uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
+        }
+        Op::SetTimes { path, sec, nsec } => {
+            let time = Timespec { tv_sec: *sec, tv_nsec: i64::from(*nsec) };
+            let times = Timestamps { last_access: time, last_modification: time };
+            Ok(utimensat(CWD, at(path), &times, AtFlags::SYMLINK_NOFOLLOW)?)
+        }
+        Op::Commit => Ok(rustix::fs::syncfs(File::open(top)?)?),
+        Op::CreateSubvolume { .. }
+        | Op::Snapshot { .. }
+        | Op::DeleteSubvolume { .. }
+        | Op::SetReadonly { .. } => {
+            unreachable!("done by btrfs-progs")
+        }
+    }
+}
+
+/// What FICLONERANGE takes of a range of `len` bytes: whole sectors, and the rest of a file's end where that is not
+/// before the target's end. `None`: nothing.
+pub(super) fn clonable(at: u64, len: u64, size: u64, to_at: u64, to_size: u64) -> Option<u64> {
+    let left = size.checked_sub(at).filter(|left| *left > 0)?;
+    let len = if len < left { len } else { left };
+    let len = if len % SECTOR != 0 && to_at + len < to_size { len / SECTOR * SECTOR } else { len };
+    (len > 0).then_some(len)
+}
+
+/// As copy_file_range(2) does it on btrfs: by sharing.
+fn clone(from: &HostPath, at: u64, len: u64, to: &HostPath, to_at: u64) -> io::Result<()> {
+    let source = File::options().read(true).custom_flags(NONBLOCK).open(from)?;
+    let target = File::options().read(true).write(true).custom_flags(NONBLOCK).open(to)?;
+    let (have, there) = (source.metadata()?, target.metadata()?);
+    if have.is_dir() || there.is_dir() {
+        return Err(Errno::ISDIR.into());
+    }
+    if !have.is_file() || !there.is_file() {
+        return Err(Errno::INVAL.into());
+    }
+    let Some(mut left) = clonable(at, len, have.len(), to_at, there.len()) else { return Ok(()) };
+    let (mut from_at, mut to_at) = (at, to_at);
+    while left > 0 {
+        let count = usize::try_from(left).unwrap_or(usize::MAX);
+        let copied = copy_file_range(&source, Some(&mut from_at), &target, Some(&mut to_at), count)? as u64;
+        if copied == 0 {
+            break;
+        }
+        left -= copied.min(left);
+    }
+    Ok(())
+}
+
+/// Waits until deleted subvolumes are gone from the disk.
+///
+/// # Errors
+/// When btrfs-progs cannot be started.
+pub(super) fn settle(top: &HostPath) -> Result<()> {
+    command::ask("btrfs", [OsStr::new("subvolume"), "sync".as_ref(), top.as_os_str()])?;
+    Ok(())
+}
+
+/// The read-only subvolumes, by path.
+///
+/// # Errors
+/// When btrfs-progs fail.
+pub(super) fn readonly_subvolumes(top: &HostPath) -> Result<Vec<String>> {
+    let listed =
+        command::run("btrfs", [OsStr::new("subvolume"), "list".as_ref(), "-r".as_ref(), top.as_os_str()])?;
+    let mut paths: Vec<String> = listed
+        .lines()
+        .filter_map(|line| line.split_once(" path ").map(|(_, path)| path.to_owned()))
+        .collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// `btrfs check` finds nothing.
+///
+/// # Errors
+/// When btrfs-progs cannot be started.
+pub(super) fn check(image: &HostPath) -> Result<Vec<String>> {
+    btrfs_progs::check(image)
+}
