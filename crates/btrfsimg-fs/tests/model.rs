@@ -736,7 +736,7 @@ fn try_case(nodesize: u32, compress: &str, ops: &[Op]) -> Arc<MemDevice> {
 #[test]
 fn a_file_system_is_what_its_model_is() {
     let config =
-        Config { cases: CASES, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
+        Config { cases: CASES, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let case = (0..3_usize, 0..4_usize, vec(any_op(), OPS / 2..OPS));
     let done = std::cell::Cell::new((0, 0));

@@ -96,6 +96,18 @@ impl Transaction<'_> {
         Ok(open.item.as_mut().map(|(_, item)| item))
     }
 
+    /// Puts the ROOT_ITEM of `tree` as it is now into the root tree, where what looks it up in this transaction finds it.
+    /// Else that is done at commit.
+    ///
+    /// # Errors
+    /// As any change of a tree.
+    pub fn store_root_item(&mut self, tree: u64) -> Result<()> {
+        match self.trees.get(&tree).and_then(|open| open.item) {
+            Some((key, item)) => self.replace(objectid::ROOT_TREE, key, item.as_bytes()),
+            None => Ok(()),
+        }
+    }
+
     /// Notes that inodes of a subvolume have changed.
     ///
     /// # Errors

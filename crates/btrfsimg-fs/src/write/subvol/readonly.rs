@@ -18,7 +18,7 @@ pub fn set_readonly(tx: &mut Transaction<'_>, tree: u64, readonly: bool, force: 
     let flags = item.flags.get();
     if readonly {
         item.flags = (flags | root_flags::RDONLY).into();
-        return Ok(());
+        return tx.store_root_item(tree);
     }
     let mut forgotten = None;
     if item.received_uuid != [0; 16] {
@@ -33,6 +33,7 @@ pub fn set_readonly(tx: &mut Transaction<'_>, tree: u64, readonly: bool, force: 
         (item.stime, item.rtime) = (btrfsimg_ondisk::Timespec::zeroed(), btrfsimg_ondisk::Timespec::zeroed());
     }
     item.flags = (flags & !root_flags::RDONLY).into();
+    tx.store_root_item(tree)?;
     match forgotten {
         Some(received) => uuids::remove(tx, KeyType::UUID_RECEIVED_SUBVOL, received, tree),
         None => Ok(()),
