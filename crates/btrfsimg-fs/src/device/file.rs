@@ -91,12 +91,11 @@ impl FileDevice {
         Ok(Ok(FileDevice { file, path: path.to_owned(), shown: name, base, is_block_device }))
     }
 
-    /// Creates an empty file at `path`, which must not exist, with `mode`, and locks it. It will become the image
-    /// `shown`, as messages say.
+    /// Creates an empty file at `path`, which must not exist, with `mode`, and locks it.
     ///
     /// # Errors
     /// `Io` when it cannot be created.
-    pub fn create(path: &Path, shown: &str, mode: u32) -> Result<FileDevice> {
+    pub fn create(path: &Path, mode: u32) -> Result<FileDevice> {
         let name = path.display().to_string();
         let file = OpenOptions::new()
             .read(true)
@@ -106,13 +105,7 @@ impl FileDevice {
             .open(path)
             .map_err(Error::io(&name))?;
         lock(&file, &name, Access::Write)?;
-        Ok(FileDevice {
-            file,
-            path: path.to_owned(),
-            shown: shown.to_owned(),
-            base: 0,
-            is_block_device: false,
-        })
+        Ok(FileDevice { file, path: path.to_owned(), shown: name, base: 0, is_block_device: false })
     }
 
     /// Gives the file the owner and mode of an old one that it will replace. An owner that is not ours to give stays,
@@ -126,6 +119,11 @@ impl FileDevice {
             let _ = std::os::unix::fs::fchown(&self.file, Some(old.uid()), Some(old.gid()));
         }
         self.file.set_permissions(old.permissions())
+    }
+
+    /// Its name in messages, where that is not its path: a file that is still to be renamed.
+    pub fn shown_as(self, name: &str) -> FileDevice {
+        FileDevice { shown: name.to_owned(), ..self }
     }
 
     /// Names the image where the disk under it is full: the image itself may have room.

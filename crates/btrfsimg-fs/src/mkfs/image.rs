@@ -100,12 +100,12 @@ fn make_file<T>(
         }
     };
     let temporary = Temporary::beside(path)?;
-    let created = FileDevice::create(&temporary.path, &shown, if old.is_some() { 0o600 } else { 0o666 })
-        .map_err(|e| match e {
+    let created =
+        FileDevice::create(&temporary.path, if old.is_some() { 0o600 } else { 0o666 }).map_err(|e| match e {
             Error::Io { source, .. } => Error::Io { what: format!("cannot create {shown}"), source },
             other => other,
         });
-    let device = Arc::new(created?);
+    let device = Arc::new(created?.shown_as(&shown));
     if let Some(meta) = old {
         device.adopt(meta).map_err(Error::io(&shown))?;
     }
