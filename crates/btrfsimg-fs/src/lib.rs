@@ -22,6 +22,7 @@ pub mod copy;
 pub mod defrag;
 pub mod device;
 mod error;
+mod existing;
 pub mod export;
 pub mod import;
 pub mod inspect;
@@ -34,3 +35,4 @@ pub mod verify;
 pub mod write;
 
 pub use error::{Corrupt, CorruptBlock, Error, Result};
+pub use existing::Existing;

@@ -16,8 +16,11 @@ use btrfsimg_fs::read::Filesystem;
 use btrfsimg_fs::write::create::create;
 use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_ondisk::{incompat, inode_flags};
+use btrfsimg_testkit::{Oracle, btrfs_progs};
 use file_model::{File, Op, apply, ops, read};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::TestRunner;
 use writing::{file_system_with, findings, now, open};
 
 /// What an image is like.
@@ -31,11 +34,12 @@ struct Shape {
 const USUAL: Shape = Shape { sectorsize: 4096, nodesize: 16_384, no_holes: true };
 
 /// The shapes that tests draw from.
-const SHAPES: [Shape; 4] = [
+const SHAPES: [Shape; 5] = [
     USUAL,
     Shape { nodesize: 4096, ..USUAL },
     Shape { no_holes: false, ..USUAL },
     Shape { sectorsize: 16_384, no_holes: false, ..USUAL },
+    Shape { sectorsize: 65_536, nodesize: 65_536, no_holes: true },
 ];
 
 /// An image with three empty files, the last one without checksums.
@@ -59,7 +63,7 @@ fn start(shape: Shape) -> (Arc<MemDevice>, Vec<File>) {
     (device, files)
 }
 
-fn check(shape: Shape, ops: &[Op]) {
+fn check(shape: Shape, ops: &[Op]) -> Arc<MemDevice> {
     let (device, mut files) = start(shape);
     let mut volume = open(&device);
     let mut tx = volume.begin(now()).unwrap();
@@ -78,6 +82,7 @@ fn check(shape: Shape, ops: &[Op]) {
         assert!(read(&fs, file.place) == file.bytes, "file {i} differs");
     }
     assert_eq!(findings(&device, &[]), [""; 0]);
+    device
 }
 
 proptest! {
@@ -105,5 +110,20 @@ fn bytes_behind_the_old_end_never_come_back() {
                 check(SHAPES[1], &[write(0, first), other, Op::Truncate { file: 0, size: first - 50 }, last]);
             }
         }
+    }
+}
+
+#[test]
+fn btrfs_check_agrees_whatever_the_sector() {
+    if !Oracle::new().has_progs() {
+        return;
+    }
+    let mut runner = TestRunner::deterministic();
+    for shape in SHAPES {
+        let changes: Vec<Op> = (0..3).flat_map(|_| ops(3).new_tree(&mut runner).unwrap().current()).collect();
+        let device = check(shape, &changes);
+        let image = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(image.path(), device.contents()).unwrap();
+        assert_eq!(btrfs_progs::check(image.path()).unwrap(), [""; 0], "{shape:?}");
     }
 }

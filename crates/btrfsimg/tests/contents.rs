@@ -232,6 +232,16 @@ fn cp_into_an_image_as_cp_does() {
     run(&["cp", "-u", &lab.at("/d/f"), &lab.at("/keep")]).expect(0);
     let said = run(&["cp", "-v", "-f", file, &lab.at("/d")]).expect(0);
     assert!(said.text().contains("src/f"), "{}", said.text());
+    let out = lab.host("out");
+    fs::write(&out, "there").unwrap();
+    sh(lab.dir.path(), "touch -d 2200-01-01 out");
+    run(&["cp", "-n", &lab.at("/d/f"), out.to_str().unwrap()]).expect(0);
+    run(&["cp", "-u", &lab.at("/d/f"), out.to_str().unwrap()]).expect(0);
+    assert_eq!(fs::read(&out).unwrap(), b"there");
+    sh(lab.dir.path(), "touch -d 1999-01-01 out");
+    let said = run(&["cp", "-v", "-u", &lab.at("/d/f"), out.to_str().unwrap()]).expect(0);
+    assert!(said.text().contains(":/d/f' copied"), "{}", said.text());
+    assert_eq!(fs::read(&out).unwrap(), b"newer\n");
     // Standard input, and files whose size stat does not know.
     run_with_input(&["cp", "-", &lab.at("/stdin")], Path::new(file)).expect(0);
     run_with_input(&["cp", "-", &lab.at("/link")], Path::new("/proc/filesystems")).expect(0);

@@ -29,7 +29,7 @@ pub(super) const LAYERS: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that every layer may use; they use none.
-pub(super) const SHARED: &[&str] = &["error"];
+pub(super) const SHARED: &[&str] = &["error", "existing"];
 
 /// Where the layered modules are.
 pub(super) const LAYERED: &str = "crates/btrfsimg-fs/src/";

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use btrfsimg_ondisk::Timespec;
 
 use crate::error::{Error, Result};
+use crate::existing::Existing;
 use crate::write::encode::CompressionPolicy;
-use crate::write::existing::Existing;
 
 pub use source::Source;
 pub use tree::{copy_contents, copy_entry};

@@ -178,7 +178,8 @@ impl<'c> Copier<'c> {
                 (false, true) => return refuse("cannot overwrite something else with a directory"),
                 (false, false) => {}
             }
-            if self.options.existing.stays(tx, old, inode.mtime).map_err(Fault::Target)? {
+            let there = lookup::inode(tx, old).map_err(Fault::Target)?.mtime;
+            if self.options.existing.stays(there, inode.mtime) {
                 return Ok(());
             }
             changeable(tx, old, true)?;

@@ -25,6 +25,7 @@ use btrfsimg_ondisk::FileType;
 use crossbeam_channel::bounded;
 
 use crate::error::{Error, Result};
+use crate::existing::Existing;
 use crate::lookup::Place;
 use crate::read::{Filesystem, Info, Loss, Segments};
 
@@ -53,6 +54,10 @@ pub struct Options {
     /// Goes on behind faults as far as it can: bytes that fail their check are copied as they are, those that cannot
     /// be read as zeros; both are reported. Inodes without a name go to `lost+found`.
     pub salvage: bool,
+    /// What happens to what is there already and is no directory.
+    pub existing: Existing,
+    /// Report what is copied.
+    pub list: bool,
     /// Threads that read, decode and write.
     pub workers: usize,
     /// The image itself, by device and inode: it is never written to nor replaced, whatever name leads to it.
@@ -79,6 +84,11 @@ pub enum Destination<'a> {
 /// What a copy has to say of one path of the image.
 #[derive(Debug)]
 pub enum Report<'a> {
+    /// It is being copied: with [`Options::list`].
+    Copying {
+        /// In the image.
+        path: &'a [u8],
+    },
     /// It, or a part of it, was not copied.
     Failed {
         /// In the image.

@@ -4,17 +4,19 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use btrfsimg_ondisk::{DirEntry, FileType};
+use btrfsimg_ondisk::{DirEntry, FileType, Timespec};
 use crossbeam_channel::Sender;
 use rustix::fs::{AtFlags, FileType as HostType};
+use rustix::io::Errno;
 
 use super::attributes::{creation_mode, set_on_name};
 use super::dirs::{Dir, Parked};
 use super::host::{self, failed};
 use super::paths::PathNode;
 use super::workers::{FileJob, LargeFile, Part, Work};
-use super::{LeftOut, Shared, Summary};
+use super::{LeftOut, Report, Shared, Summary};
 use crate::error::{Error, Result};
+use crate::existing::Existing;
 use crate::lookup::{self, Place};
 use crate::read::{Info, Segment, SegmentKind};
 
@@ -254,13 +256,40 @@ impl<'a> Walker<'a> {
             if self.shared.options.salvage {
                 self.met.insert(info.place);
             }
+            if self.stays(dir, name, &info)? {
+                return Ok(());
+            }
+            self.list(dir, name);
             return self.leaf(dir, name, &info);
         }
+        self.list(dir, name);
         let node = PathNode::below(&dir.state.node, name);
         let made = Dir::make(dir.fd(), name, info, node)?;
         self.summary.directories += 1;
         self.enter(made, info.place);
         Ok(())
+    }
+
+    fn list(&self, dir: &Dir, name: &[u8]) {
+        if self.shared.options.list {
+            (self.shared.report)(Report::Copying { path: &dir.state.node.path_of(name) });
+        }
+    }
+
+    /// Whether what has this name already stays.
+    fn stays(&self, dir: &Dir, name: &[u8], info: &Info) -> Result<bool> {
+        let existing = self.shared.options.existing;
+        if existing == Existing::Replace {
+            return Ok(false);
+        }
+        match rustix::fs::statat(dir.fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => {
+                let nsec = u32::try_from(there.st_mtime_nsec).unwrap_or(0);
+                Ok(existing.stays(Timespec::new(there.st_mtime, nsec), info.mtime()))
+            }
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(failed("stat")(errno)),
+        }
     }
 
     /// Copies what is no directory.

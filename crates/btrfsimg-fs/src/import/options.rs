@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use btrfsimg_compress::PoolStats;
 use btrfsimg_ondisk::Timespec;
 
+use crate::existing::Existing;
 use crate::write::encode::CompressionPolicy;
-use crate::write::existing::Existing;
 
 /// Which attributes of the source come along. Type, permission bits and contents always do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,9 +16,9 @@ use btrfsimg_ondisk::{
 use super::host::{self, Source, SourceDir, Stat};
 use super::options::{Failure, Options};
 use crate::error::{Error, Result};
+use crate::existing::Existing;
 use crate::lookup::{Place, find_entry};
 use crate::txn::Transaction;
-use crate::write::existing::Existing;
 use crate::write::inode::{Attributes, Inherited, Xattr};
 use crate::write::names;
 use crate::write::posix_acl::Acl;
@@ -200,7 +200,7 @@ fn clash(
         ));
     }
     let both_dirs = old.file_type == FileType::DIR && new.file_type() == FileType::DIR;
-    if !both_dirs && existing.stays(tx, place, new.mtime)? {
+    if !both_dirs && existing.stays(crate::lookup::inode(tx, place)?.mtime, new.mtime) {
         return Ok(Clash::Stay);
     }
     let shown = String::from_utf8_lossy(name);

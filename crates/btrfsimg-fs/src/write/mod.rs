@@ -6,7 +6,6 @@ pub mod create;
 pub mod data;
 mod doomed;
 pub mod encode;
-pub mod existing;
 pub mod inode;
 pub mod link;
 pub mod names;

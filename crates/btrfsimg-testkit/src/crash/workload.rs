@@ -305,7 +305,7 @@ fn import(tx: &mut Transaction<'_>, source: &Path) -> FsResult<()> {
         exclude: Vec::new(),
         cancel: None,
         progress: None,
-        existing: btrfsimg_fs::write::existing::Existing::Replace,
+        existing: btrfsimg_fs::Existing::Replace,
         list: false,
     };
     let report = import_tree(tx, source, Target::Into(Place::TOP), &options)?;

@@ -106,7 +106,7 @@ fn build() -> Arc<MemDevice> {
                 exclude: Vec::new(),
                 cancel: None,
                 progress: None,
-                existing: btrfsimg_fs::write::existing::Existing::Replace,
+                existing: btrfsimg_fs::Existing::Replace,
                 list: false,
             };
             import::import_tree(tx, dir.path(), Target::Into(to), &options).expect("an import");

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use btrfsimg_compress::CompressionSpec;
+use btrfsimg_fs::Existing;
 use btrfsimg_fs::write::encode::CompressionPolicy;
-use btrfsimg_fs::write::existing::Existing;
 
 use crate::address::{Address, ImageArgs, Word, no_image_in};
 use crate::edit::{Edit, EditArgs, EditCx};

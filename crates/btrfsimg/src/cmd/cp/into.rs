@@ -215,7 +215,7 @@ fn replace_existing(
                     Error::NotDirectory(format!("{shown}: cannot overwrite it with a directory")).into()
                 );
             }
-            (false, false) if options.existing.stays(tx, place, source.mtime())? => {
+            (false, false) if options.existing.stays(lookup::inode(tx, place)?.mtime, source.mtime()) => {
                 return Ok(Report::default());
             }
             (false, false) => {

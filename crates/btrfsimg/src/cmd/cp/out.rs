@@ -36,6 +36,10 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
     args.image.for_each_opened(from, ui, open, |image, address| {
         let target = Target::new(image, address, to, to_is_dir, args)?;
         let report = |report: Report<'_>| match report {
+            Report::Copying { path } => {
+                // Whoever reads no more does not need the line.
+                let _ = writeln!(stdout(), "'{}' copied", in_image(address, path));
+            }
             Report::Failed { path, error } if args.salvage => {
                 ui.fail(&format!("{}: {error}", in_image(address, path)), crate::exit::FAILED);
             }
@@ -62,7 +66,7 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
             target.place,
             &address.path,
             target.destination(),
-            options(args, &address.image),
+            options(args, ui.verbosity() > 0, &address.image),
             &report,
         )?;
         if args.salvage {
@@ -78,7 +82,7 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
     Ok(())
 }
 
-fn options(args: &Args, image: &Path) -> Options {
+fn options(args: &Args, list: bool, image: &Path) -> Options {
     let root_keeps_all = args.archive && rustix::process::geteuid().is_root();
     Options {
         recursive: args.recursive(),
@@ -90,6 +94,8 @@ fn options(args: &Args, image: &Path) -> Options {
         devices: args.devices || root_keeps_all,
         setuid: args.setuid || root_keeps_all,
         salvage: args.salvage,
+        existing: args.existing(),
+        list,
         workers: workers(),
         image: std::fs::metadata(image).ok().map(|m| (m.dev(), m.ino())),
     }

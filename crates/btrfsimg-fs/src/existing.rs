@@ -2,10 +2,6 @@
 
 use btrfsimg_ondisk::Timespec;
 
-use crate::error::Result;
-use crate::lookup::{self, Place};
-use crate::txn::Transaction;
-
 /// Whether files that are there give way to those of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Existing {
@@ -19,16 +15,13 @@ pub enum Existing {
 }
 
 impl Existing {
-    /// Whether the inode at `place` stays when one with this `mtime` comes.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Io`.
-    pub fn stays(self, tx: &Transaction<'_>, place: Place, mtime: Timespec) -> Result<bool> {
+    /// Whether what was modified at `there` stays when something modified at `new` comes.
+    pub fn stays(self, there: Timespec, new: Timespec) -> bool {
         let key = |t: Timespec| (t.sec.get(), t.nsec.get());
-        Ok(match self {
+        match self {
             Existing::Replace => false,
             Existing::Keep => true,
-            Existing::Update => key(lookup::inode(tx, place)?.mtime) >= key(mtime),
-        })
+            Existing::Update => key(there) >= key(new),
+        }
     }
 }
