@@ -15,7 +15,9 @@ use crate::write::contents::truncate;
 use crate::write::create::{create, symlink};
 use crate::write::inode::{Attributes, COMPRESSION_XATTR, Xattr};
 use crate::write::names::{add_entry, add_inode_ref, add_links, check_changeable, unlink, update_inode};
-use crate::write::xattr::{set_property_as_stored, set_xattr};
+use crate::write::posix_acl::{ACCESS_XATTR, DEFAULT_XATTR};
+use crate::write::rename::is_at_or_below;
+use crate::write::xattr::{remove_xattr, set_property_as_stored, set_xattr};
 
 /// Inode flags that are a user's choice: what chattr(1) sets.
 const KEPT_FLAGS: u64 = inode_flags::NODATASUM
@@ -37,7 +39,7 @@ const COMPRESSION_FLAGS: u64 = inode_flags::COMPRESS | inode_flags::NOCOMPRESS;
 ///
 /// # Errors
 /// What ends the whole copy: `NoSpace`, `Io`, `Corrupt` of the image that is changed, `ReadOnly` of `dir`,
-/// `Interrupted`. What one entry alone fails of is in the report.
+/// `Interrupted`; `Invalid` for a directory into itself. What one entry alone fails of is in the report.
 pub fn copy_entry(
     tx: &mut Transaction<'_>,
     source: Source<'_>,
@@ -48,6 +50,7 @@ pub fn copy_entry(
     options: &Options<'_>,
 ) -> Result<Report> {
     check_changeable(tx, dir, &String::from_utf8_lossy(shown), false)?;
+    refuse_into_itself(tx, source, from, dir)?;
     Copier::new(source, options).run(tx, shown, |copier, tx| copier.entry(tx, from, shown, dir, name))
 }
 
@@ -64,10 +67,18 @@ pub fn copy_contents(
     to: Place,
     options: &Options<'_>,
 ) -> Result<Report> {
+    refuse_into_itself(tx, source, from, to)?;
     Copier::new(source, options).run(tx, shown, |copier, tx| {
         let inode = source.inode(tx, from).map_err(Fault::Source)?;
         copier.merge(tx, (from, &inode), shown, to)
     })
+}
+
+fn refuse_into_itself(tx: &Transaction<'_>, source: Source<'_>, from: Place, to: Place) -> Result<()> {
+    if source.is_here() && !from.is_empty_dir() && is_at_or_below(tx, to, from)? {
+        return Err(Error::Invalid("cannot copy a directory into itself".to_owned()));
+    }
+    Ok(())
 }
 
 /// A directory whose entries are to be copied.
@@ -82,8 +93,8 @@ struct Copier<'c> {
     options: &'c Options<'c>,
     pool: WorkspacePool,
     todo: Vec<Dir>,
-    /// Directories that are copied into: none of them may be copied from.
-    targets: HashSet<Place>,
+    /// Directories that were copied: in a sound image each has one name.
+    visited: HashSet<Place>,
     /// Directories and the attributes that they get in the end.
     settle: Vec<(Place, InodeItem)>,
     /// Copies of inodes with several names.
@@ -98,7 +109,7 @@ impl<'c> Copier<'c> {
             options,
             pool: WorkspacePool::new(1),
             todo: Vec::new(),
-            targets: HashSet::new(),
+            visited: HashSet::new(),
             settle: Vec::new(),
             links: HashMap::new(),
             report: Report::default(),
@@ -134,8 +145,9 @@ impl<'c> Copier<'c> {
     }
 
     fn directory(&mut self, tx: &mut Transaction<'_>, dir: &Dir) -> Result<(), Fault> {
-        if self.source.is_here() && self.targets.contains(&dir.from) {
-            return Err(Fault::Source(Error::Invalid("cannot copy a directory into itself".to_owned())));
+        if !dir.from.is_empty_dir() && !self.visited.insert(dir.from) {
+            let reason = format!("a second name of the directory {}", dir.from.ino);
+            return Err(Fault::Source(Error::corrupt("LK-08", reason)));
         }
         for child in self.source.entries(tx, dir.from).map_err(Fault::Source)? {
             let Child { name, place } = match child {
@@ -250,6 +262,12 @@ impl<'c> Copier<'c> {
             made => made.map_err(Fault::Target)?,
         };
         self.note_links(from, inode, place);
+        if self.options.preserve {
+            // The mode is the source's, and so is what says more than a mode.
+            for acl in [ACCESS_XATTR, DEFAULT_XATTR] {
+                remove_xattr(tx, place, acl).map_err(Fault::Target)?;
+            }
+        }
         match file_type {
             FileType::REG_FILE => {
                 let copied = self.contents(tx, (from, inode), shown, place, &xattrs);
@@ -298,7 +316,6 @@ impl<'c> Copier<'c> {
 
     /// Notes that what is in a directory is to be copied, and its attributes set behind it.
     fn descend(&mut self, (from, inode): (Place, &InodeItem), shown: &[u8], to: Place) {
-        self.targets.insert(to);
         self.settle.push((to, *inode));
         self.todo.push(Dir { from, to, shown: shown.to_vec() });
     }

@@ -140,7 +140,7 @@ pub(super) fn check(
 }
 
 /// Whether the directory `place` is `top` or somewhere below it, across subvolumes.
-fn is_at_or_below(tx: &Transaction<'_>, mut place: Place, top: Place) -> Result<bool> {
+pub(crate) fn is_at_or_below(tx: &Transaction<'_>, mut place: Place, top: Place) -> Result<bool> {
     let mut seen = std::collections::HashSet::new();
     loop {
         if place == top {
