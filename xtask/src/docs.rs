@@ -5,37 +5,10 @@ mod fixture;
 
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
-use btrfsimg_ondisk::{Rule, RuleInfo, Severity};
+use btrfsimg_ondisk::{RULE_FAMILIES, Rule, RuleInfo, Severity};
 use std::{fmt::Write, fs, path::Path};
 
 const PAGE: &str = "docs/verify.md";
-
-/// What the rules of a family are about, by the letters their names begin with; the page is in this order.
-const FAMILIES: &[(&str, &str)] = &[
-    ("SB", "Superblock"),
-    ("BLK", "Every tree block"),
-    ("NODE", "Nodes"),
-    ("LEAF", "Leaves"),
-    ("ROOT", "Trees and their roots"),
-    ("LOG", "Log trees"),
-    ("QG", "Quota groups"),
-    ("DIR", "Directory entries and xattrs"),
-    ("INO", "Inodes"),
-    ("REF", "Names of inodes"),
-    ("FE", "File extents"),
-    ("CS", "Checksums of data"),
-    ("LK", "Links between inodes, names and extents"),
-    ("CH", "Chunks"),
-    ("DEV", "Devices"),
-    ("DE", "Device extents"),
-    ("BG", "Block groups"),
-    ("EX", "Extent items"),
-    ("KR", "Keyed back references"),
-    ("XR", "Extents and what refers to them"),
-    ("FS", "Free space tree"),
-    ("RS", "RAID stripe tree"),
-    ("DUP", "Copies of a block"),
-];
 
 const HEAD: &str = "\
 # The rules that `btrfsimg verify` judges by
@@ -78,13 +51,13 @@ fn family(rule: &RuleInfo) -> &'static str {
 }
 
 fn strays() -> Vec<&'static str> {
-    let is_known = |rule: &&RuleInfo| FAMILIES.iter().any(|(name, _)| *name == family(rule));
+    let is_known = |rule: &&RuleInfo| RULE_FAMILIES.iter().any(|(name, _)| *name == family(rule));
     Rule::all().filter(|rule| !is_known(rule)).map(|rule| rule.id).collect()
 }
 
 fn page() -> String {
     let mut out = HEAD.to_owned();
-    for (name, title) in FAMILIES {
+    for (name, title) in RULE_FAMILIES {
         // Writing to a string does not fail.
         let _ = write!(
             out,

@@ -6,6 +6,7 @@ mod cost;
 mod crash;
 mod differential;
 mod docs;
+mod false_alarms;
 mod fuzz;
 mod images;
 mod measure;
@@ -13,6 +14,7 @@ mod mutate;
 mod speed;
 mod tidy;
 mod trees;
+mod verify_speed;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -47,6 +49,10 @@ enum Task {
     Differential(differential::Options),
     /// Fill images, empty them by half, and fill them again
     Aged(aged::Options),
+    /// Let the kernel use many images for a while, and see that verify finds nothing wrong with them
+    FalseAlarms(false_alarms::Options),
+    /// Time verify against btrfs check, in turn on the same images on a tmpfs
+    VerifySpeed(verify_speed::Options),
     /// Fill a directory with everything a tree can hold
     OddTree {
         /// The directory, absent or empty
@@ -69,6 +75,8 @@ fn main() -> Result<()> {
         Task::Mutate(options) => mutate::run(&options),
         Task::Differential(options) => differential::run(&options),
         Task::Aged(options) => aged::run(&options),
+        Task::FalseAlarms(options) => false_alarms::run(&options),
+        Task::VerifySpeed(options) => verify_speed::run(&options),
         Task::OddTree { dir, many } => {
             btrfsimg_testkit::OddTree { many, ..Default::default() }.build(&dir).map(drop)
         }

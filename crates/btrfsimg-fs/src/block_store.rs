@@ -14,7 +14,7 @@ use crate::chunk_map::{Chunk, ChunkMap, Place};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
-/// Incompat features that a reader here understands.
+/// Incompat features that a reader here understands. `verify::supers` has an equal list, and on purpose its own.
 const READABLE: u64 = incompat::MIXED_BACKREF
     | incompat::DEFAULT_SUBVOL
     | incompat::MIXED_GROUPS

@@ -27,7 +27,7 @@ pub use block::{
     BlockFault, FramedBlock, Header, Item, Judged, KeyPtr, ParentExpectation, TreeBlock, header_flags,
 };
 pub use check::{
-    BlockContext, Rule, RuleInfo, Severity, Violation, check_strict, check_superblock,
+    BlockContext, RULE_FAMILIES, Rule, RuleInfo, Severity, Violation, check_strict, check_superblock,
     check_superblock_strict, check_sys_chunk_array,
 };
 pub use checksum::{CSUM_FIELD_LEN, Csum, CsumType};

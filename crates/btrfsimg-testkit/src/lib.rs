@@ -3,6 +3,7 @@
 //! - [`oracle`]: the verdict of btrfs-progs and of the kernel's own driver on an image.
 //! - [`mount`]: a loop mount that is gone when its guard is.
 //! - [`btrfs_progs`]: `mkfs.btrfs`, `btrfs check`, `dump-tree`, `scrub` and `restore`.
+//! - [`life`]: images that the kernel has used for a while.
 //! - [`treediff`]: are two host trees equal?
 //! - [`fuzz`]: targets that must stand any bytes, and a driver for the stable toolchain.
 //! - [`oddtree`]: a host tree that holds everything a tree can hold.
@@ -20,6 +21,7 @@ pub mod crash;
 pub mod differential;
 pub mod fuzz;
 pub mod kernel_log;
+pub mod life;
 pub mod loop_device;
 pub mod mount;
 pub mod oddtree;

@@ -239,6 +239,22 @@ pub(crate) fn parse(word: &OsStr) -> Word {
     Word::Image(Address { image, path: bytes[colon + 1..].to_vec() })
 }
 
+/// The image that `word` names as a whole: `IMAGE`, or `IMAGE:/`.
+pub(crate) fn image_alone(word: &OsStr) -> Result<PathBuf> {
+    match parse(word) {
+        Word::Image(address) if address.path.iter().all(|b| *b == b'/') => Ok(address.image),
+        Word::Image(address) => {
+            let image = address.image.display();
+            Err(usage(format!("{address}: this looks at a whole image; write {image}")))
+        }
+        Word::Host(path) if is_image(&path) => Ok(path),
+        Word::Host(path) => {
+            let image = shown(path.as_os_str().as_bytes());
+            Err(usage(format!("{image}: no such image (a regular file or block device)")))
+        }
+    }
+}
+
 /// Whether there is a file that can be an image.
 fn is_image(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| m.is_file() || m.file_type().is_block_device())

@@ -120,6 +120,9 @@ fn judge_piece(image: &Image<'_>, at: Logical, csums: &[u8], bytes: &AtomicU64, 
             continue;
         }
         bytes.fetch_add(len, Ordering::Relaxed);
+        if mirror == 0 {
+            image.progress.advance(len);
+        }
         sums.clear();
         image.ctx.csum.append_sectors(&data, usize::try_from(sector).unwrap_or(4096), &mut sums);
         if sums == csums {

@@ -8,7 +8,9 @@ use zerocopy::FromBytes;
 
 use super::finding::{Findings, Place};
 use super::image::{Block, Image};
+use super::roots::RootTree;
 use super::usage::{Extent, Hasher, Usage, bit};
+use super::users;
 
 /// A block group, as its item says.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +77,7 @@ impl Run {
         {
             bits |= if flags & flag != 0 { bit } else { 0 };
         }
+        bits |= if view.head.refs.get() > 1 { bit::SHARED } else { 0 };
         let (len, level) = match (item.key.key_type, &view.tree_block_info) {
             (KeyType::METADATA_ITEM, _) => (ctx.nodesize as u64, item.key.offset.to_le_bytes()[0]),
             (_, Some(info)) => (item.key.offset, info.level),
@@ -142,17 +145,26 @@ pub(super) fn gather(
     (usage, groups)
 }
 
+/// Extents whose references that are named; what is beyond is only counted.
+const NAMED: usize = 1000;
+
 /// XR-02, XR-04: what the extent tree lists and what the trees use is the same.
-pub(super) fn judge_users(usage: &Usage, findings: &mut Findings) {
-    for extent in usage.extents.iter().filter(|e| !e.is_balanced()) {
+pub(super) fn judge_users(image: &Image<'_>, roots: &RootTree, usage: &Usage, findings: &mut Findings) {
+    let odd: Vec<&Extent> = usage.extents.iter().filter(|e| !e.is_balanced()).collect();
+    if odd.is_empty() {
+        return;
+    }
+    let mut wanted: Vec<u64> = odd.iter().take(NAMED).map(|e| e.start).collect();
+    wanted.dedup();
+    let differences = users::differences(image, roots, usage, &wanted);
+    for extent in odd {
         let kind = if extent.has(bit::DATA) { "data extent" } else { "tree block" };
-        let place = Place::extent(extent.start);
+        let (place, len) = (Place::extent(extent.start), extent.len);
+        let refs = differences.get(&extent.start).map_or(String::new(), users::describe);
         if extent.has(bit::USED) {
-            let reason =
-                format!("{kind} of length {}: its references are not those of its users", extent.len);
-            findings.add("XR-02", place, reason);
+            findings.add("XR-02", place, format!("{kind} of length {len}: reference {refs}"));
         } else {
-            findings.add("XR-04", place, format!("{kind} of length {} has no user", extent.len));
+            findings.add("XR-04", place, format!("{kind} of length {len} has no user: {refs}"));
         }
     }
 }

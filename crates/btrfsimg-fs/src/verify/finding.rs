@@ -137,7 +137,7 @@ impl fmt::Display for Place {
 }
 
 /// Findings of one piece of work, in order; past a limit they are only counted.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Findings {
     pub(super) list: Vec<Finding>,
     pub(super) more_errors: u64,
@@ -166,6 +166,17 @@ impl Findings {
         self.more_errors += other.more_errors;
         self.more_warnings += other.more_warnings;
         other.list.into_iter().for_each(|f| self.push(f));
+    }
+
+    /// How much was found, to go back to.
+    pub(super) fn mark(&self) -> (usize, u64, u64) {
+        (self.list.len(), self.more_errors, self.more_warnings)
+    }
+
+    /// Forgets what was found since.
+    pub(super) fn rewind(&mut self, (len, errors, warnings): (usize, u64, u64)) {
+        self.list.truncate(len);
+        (self.more_errors, self.more_warnings) = (errors, warnings);
     }
 
     pub(super) fn has_errors(&self) -> bool {

@@ -6,6 +6,8 @@ use btrfsimg_ondisk::{
 };
 
 use super::finding::{Finding, Findings, Place};
+use super::progress::Progress;
+use super::walk::Tree;
 use crate::chunk_map::{ChunkMap, Place as Stored};
 use crate::device::Device;
 
@@ -19,6 +21,10 @@ pub(super) struct Image<'a> {
     pub(super) threads: usize,
     /// What every block's header says, as far as known.
     pub(super) chunk_tree_uuid: Option<[u8; 16]>,
+    /// The chunk tree and the root tree that are gone by, once found.
+    pub(super) chunk_tree: Option<Tree>,
+    pub(super) root_tree: Option<Tree>,
+    pub(super) progress: &'a Progress,
 }
 
 /// A pointer to a block: where, and what it must be.

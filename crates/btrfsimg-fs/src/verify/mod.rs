@@ -9,23 +9,33 @@
 
 mod chunks;
 mod csums;
+mod decode;
 mod extents;
 mod finding;
 mod free_space;
 mod image;
+mod inode;
 mod inodes;
+mod log;
 mod names;
+mod parallel;
 mod passes;
 mod paths;
+mod progress;
+mod quota;
+mod reach;
 mod report;
 mod roots;
+mod subvolumes;
 mod supers;
 mod usage;
+mod users;
 mod walk;
 
 use btrfsimg_ondisk::{BlockContext, Superblock, check_sys_chunk_array, sys_chunks};
 
 pub use finding::{Finding, Place};
+pub use progress::Progress;
 pub use report::Summary;
 
 use crate::chunk_map::{Chunk, ChunkMap};
@@ -42,6 +52,8 @@ use report::Report;
 pub struct Options {
     /// Compare every sector of data with its checksum, on every copy.
     pub data: bool,
+    /// Decode every compressed extent.
+    pub decode: bool,
     /// Threads that read and judge; 0 is one for each processor.
     pub threads: usize,
 }
@@ -57,6 +69,11 @@ impl Options {
         Options { data, ..self }
     }
 
+    /// Whether compressed extents are decoded.
+    pub fn with_decode(self, decode: bool) -> Options {
+        Options { decode, ..self }
+    }
+
     /// How many threads work; 0 is one for each processor.
     pub fn with_threads(self, threads: usize) -> Options {
         Options { threads, ..self }
@@ -70,13 +87,28 @@ impl Options {
 /// `NotBtrfs` when nothing looks like a superblock, `Unsupported` for features and profiles that this version does
 /// not understand, `Io` when the device's length or a superblock cannot be read.
 pub fn verify(device: &dyn Device, options: &Options, sink: &mut dyn FnMut(&Finding)) -> Result<Summary> {
+    verify_watched(device, options, &Progress::default(), sink)
+}
+
+/// [`verify`], saying in `progress` how far it has come.
+///
+/// # Errors
+/// As those of [`verify`].
+pub fn verify_watched(
+    device: &dyn Device,
+    options: &Options,
+    progress: &Progress,
+    sink: &mut dyn FnMut(&Finding),
+) -> Result<Summary> {
     let mut report = Report::new(sink);
     let mut findings = Findings::default();
     let device_len = device.len().map_err(Error::io("length of the image"))?;
     let superblock = supers::read(device, device_len, &mut findings);
     report.absorb(findings);
     let Some(superblock) = superblock? else { return Ok(report.summary) };
-    let Some(mut image) = open(device, device_len, superblock, options) else { return Ok(report.summary) };
+    let Some(mut image) = open(device, device_len, superblock, options, progress) else {
+        return Ok(report.summary);
+    };
     let mut passes = Passes::new(&mut report);
     passes.chunk_tree(&mut image);
     if let Some(chunk) = image.chunks.iter().find(|c| !c.is_linear()) {
@@ -86,6 +118,7 @@ pub fn verify(device: &dyn Device, options: &Options, sink: &mut dyn FnMut(&Find
             _ => Ok(report.summary),
         };
     }
+    passes.find_root_tree(&mut image);
     passes.trees(&image, options);
     Ok(report.summary)
 }
@@ -96,6 +129,7 @@ fn open<'a>(
     device_len: u64,
     superblock: Superblock,
     options: &Options,
+    progress: &'a Progress,
 ) -> Option<Image<'a>> {
     let ctx = BlockContext {
         nodesize: usize::try_from(superblock.nodesize.get()).ok()?,
@@ -119,5 +153,16 @@ fn open<'a>(
         0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         n => n,
     };
-    Some(Image { device, device_len, superblock, ctx, chunks, threads, chunk_tree_uuid: None })
+    Some(Image {
+        device,
+        device_len,
+        superblock,
+        ctx,
+        chunks,
+        threads,
+        chunk_tree_uuid: None,
+        chunk_tree: None,
+        root_tree: None,
+        progress,
+    })
 }

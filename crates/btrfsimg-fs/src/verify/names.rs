@@ -18,7 +18,7 @@ use super::usage::Hasher;
 use super::walk::{Tree, Walk};
 
 /// Sums over a subvolume.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Sums {
     /// Entries by hash less references.
     by_hash: u64,
@@ -82,10 +82,21 @@ impl Sums {
 
 /// One place of a name.
 #[derive(Clone, Debug)]
-enum Seen {
+pub(super) enum Seen {
     ByHash { target: u64, kind: u8 },
     ByIndex { target: u64, kind: u8, index: u64 },
     Ref { ino: u64, index: u64 },
+}
+
+impl Seen {
+    /// The inode that it names, unless it is a subvolume.
+    pub(super) fn inode(&self) -> Option<u64> {
+        match *self {
+            Seen::ByHash { kind: 0, .. } | Seen::ByIndex { kind: 0, .. } => None,
+            Seen::ByHash { target, .. } | Seen::ByIndex { target, .. } => Some(target),
+            Seen::Ref { ino, .. } => Some(ino),
+        }
+    }
 }
 
 /// The names of a subvolume that do not agree, and the places of each.
@@ -175,7 +186,7 @@ fn name_the_odd(
 }
 
 /// Gives each place of each name in a leaf. The type of a subvolume's entry is given as 0.
-fn each_name(image: &Image<'_>, block: &Block, mut each: impl FnMut(u64, &[u8], &Seen)) {
+pub(super) fn each_name(image: &Image<'_>, block: &Block, mut each: impl FnMut(u64, &[u8], &Seen)) {
     block.for_each_item(&image.ctx, |_, item| {
         let key = item.key;
         match key.key_type {

@@ -4,37 +4,39 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use btrfsimg_ondisk::{BackRef, KeyType, Logical, compat_ro, incompat, objectid};
+use btrfsimg_ondisk::{BackRef, BackupRoot, KeyType, Logical, compat_ro, objectid};
 
 use super::chunks::{self, ChunkTree, DeviceExtent};
 use super::csums::{self, Csums};
 use super::extents::{self, Group};
 use super::finding::{Finding, Findings, Place};
 use super::image::Image;
-use super::inodes::{self, Subvolume, SubvolumeEntry};
+use super::inodes::SubvolumeEntry;
+use super::quota::QuotaTree;
 use super::report::Report;
 use super::roots::{Root, RootTree, UuidTree};
-use super::usage::{Hasher, Usage, User, bit};
+use super::usage::{Extent, Hasher, Usage, User, bit};
 use super::walk::{LaterUser, Tree, Users, Walk, judge_user};
-use super::{Options, free_space, names, paths};
+use super::{Options, free_space, log, users};
 use crate::error::Error;
 
 /// What the passes hand on to each other.
 pub(super) struct Passes<'r, 's> {
-    report: &'r mut Report<'s>,
-    blocks: AtomicU64,
+    pub(super) report: &'r mut Report<'s>,
+    pub(super) blocks: AtomicU64,
     /// Users of blocks that were met before the extent tree.
     later: Mutex<Vec<LaterUser>>,
     chunk_tree: ChunkTree,
-    hasher: Hasher,
+    quota: QuotaTree,
+    pub(super) hasher: Hasher,
 }
 
 /// What is known once the extent tree is read.
-struct Space {
-    usage: Usage,
-    groups: Vec<Group>,
+pub(super) struct Space {
+    pub(super) usage: Usage,
+    pub(super) groups: Vec<Group>,
     /// Every tree that holds users was whole.
-    whole: bool,
+    pub(super) whole: bool,
 }
 
 impl<'r, 's> Passes<'r, 's> {
@@ -44,6 +46,7 @@ impl<'r, 's> Passes<'r, 's> {
             blocks: AtomicU64::new(0),
             later: Mutex::default(),
             chunk_tree: ChunkTree::default(),
+            quota: QuotaTree::default(),
             hasher: Hasher::new(),
         }
     }
@@ -51,13 +54,10 @@ impl<'r, 's> Passes<'r, 's> {
     /// Reads the chunk tree; maps all chunks.
     pub(super) fn chunk_tree(&mut self, image: &mut Image<'_>) {
         let sb = &image.superblock;
-        let tree = Tree {
-            id: objectid::CHUNK_TREE,
-            root: Logical(sb.chunk_root.get()),
-            level: sb.chunk_root_level,
-            generation: sb.chunk_root_generation.get(),
-            drop: None,
-        };
+        let first = (sb.chunk_root.get(), sb.chunk_root_level, sb.chunk_root_generation.get());
+        let backup = |b: &BackupRoot| (b.chunk_root.get(), b.chunk_root_level, b.chunk_root_gen.get());
+        let tree = self.root_to_use(image, objectid::CHUNK_TREE, first, backup);
+        image.chunk_tree = Some(tree);
         let ctx = image.ctx;
         let walk = Walk::new(image, tree, Users::Later(&self.later), &self.blocks);
         let walked = walk.run(|run: &mut ChunkTree, block, _, _| run.leaf(block, &ctx));
@@ -81,24 +81,67 @@ impl<'r, 's> Passes<'r, 's> {
         self.report.summary.trees += 1;
     }
 
+    /// Which root of the tree `id` to go by: the superblock's `first`, or where that block is of no use the newest
+    /// backup whose block is. What follows from there on may be a consequence of that.
+    fn root_to_use(
+        &mut self,
+        image: &Image<'_>,
+        id: u64,
+        first: (u64, u8, u64),
+        backup: impl Fn(&BackupRoot) -> (u64, u8, u64),
+    ) -> Tree {
+        let tree =
+            |(root, level, generation)| Tree { id, root: Logical(root), level, generation, drop: None };
+        let usable = |tree: &Tree, findings: &mut Findings| {
+            image.read(id, &tree.pointer(), false, findings).is_some_and(|block| block.last_key().is_some())
+        };
+        let (first, mut findings) = (tree(first), Findings::default());
+        if usable(&first, &mut findings) {
+            return first;
+        }
+        let mut backups: Vec<Tree> = image.superblock.super_roots.iter().map(|b| tree(backup(b))).collect();
+        backups.retain(|b| b.root.0 != 0 && b.root != first.root);
+        backups.sort_by_key(|b| std::cmp::Reverse(b.generation));
+        let Some(found) = backups.into_iter().find(|b| usable(b, &mut Findings::default())) else {
+            return first;
+        };
+        self.report.absorb(findings);
+        self.report.go_by_backup(found.generation);
+        found
+    }
+
+    /// Finds the root tree, after the chunk tree.
+    pub(super) fn find_root_tree(&mut self, image: &mut Image<'_>) {
+        let sb = &image.superblock;
+        let first = (sb.root.get(), sb.root_level, sb.generation.get());
+        let backup = |b: &BackupRoot| (b.tree_root.get(), b.tree_root_level, b.tree_root_gen.get());
+        image.root_tree = Some(self.root_to_use(image, objectid::ROOT_TREE, first, backup));
+    }
+
     /// Reads and judges all else.
     pub(super) fn trees(&mut self, image: &Image<'_>, options: &Options) {
         let (roots, roots_whole) = self.root_tree(image);
-        let mut space = self.extent_tree(image, &roots);
+        let mut space = self.extent_tree(image, &roots, options);
         space.whole &= roots_whole;
         self.device_tree(image, &roots, &mut space);
         let csums = self.csum_tree(image, &roots, &mut space);
         let free_space = self.small_trees(image, &roots, &mut space);
         let entries = self.subvolumes(image, &roots, &mut space, csums.as_ref());
         self.judge(image, &roots, &space, csums.as_ref(), free_space, &entries);
+        if options.decode {
+            self.decode(image, &roots, &space);
+        }
         if options.data
             && let Some(root) = roots.find(objectid::CSUM_TREE)
         {
-            self.data(image, root.tree());
+            self.data(image, &roots, root.tree());
         }
         if image.superblock.log_root != 0 {
             let reason = format!("log tree at {} to replay", image.superblock.log_root);
             self.report.emit(&Finding::new("LOG-01", Place::tree(objectid::TREE_LOG), reason));
+            let mut findings = Findings::default();
+            log::judge(image, &roots, (&space.usage, &space.groups), &self.blocks, &mut findings);
+            self.report.absorb(findings);
         }
         self.report.summary.tree_blocks = self.blocks.load(Ordering::Relaxed);
         self.report.summary.extents = space.usage.extents.len() as u64;
@@ -107,13 +150,7 @@ impl<'r, 's> Passes<'r, 's> {
     /// Reads the root tree; says too whether all of it and all trees that must be are there.
     fn root_tree(&mut self, image: &Image<'_>) -> (RootTree, bool) {
         let sb = &image.superblock;
-        let tree = Tree {
-            id: objectid::ROOT_TREE,
-            root: Logical(sb.root.get()),
-            level: sb.root_level,
-            generation: sb.generation.get(),
-            drop: None,
-        };
+        let Some(tree) = image.root_tree else { return (RootTree::default(), false) };
         let walk = Walk::new(image, tree, Users::Later(&self.later), &self.blocks);
         let walked = walk.run(|run: &mut RootTree, block, _, _| run.leaf(block, &image.ctx));
         self.report.absorb(walked.findings);
@@ -128,7 +165,7 @@ impl<'r, 's> Passes<'r, 's> {
         (roots, whole)
     }
 
-    fn extent_tree(&mut self, image: &Image<'_>, roots: &RootTree) -> Space {
+    fn extent_tree(&mut self, image: &Image<'_>, roots: &RootTree, options: &Options) -> Space {
         let (mut runs, mut findings, mut whole) = (Vec::new(), Findings::default(), true);
         for id in [objectid::EXTENT_TREE, objectid::BLOCK_GROUP_TREE] {
             let Some(root) = roots.find(id) else {
@@ -145,10 +182,14 @@ impl<'r, 's> Passes<'r, 's> {
         }
         self.report.absorb(findings);
         let mut findings = Findings::default();
-        let (usage, mut groups) = extents::gather(runs, self.hasher, whole, &mut findings);
+        let (mut usage, mut groups) = extents::gather(runs, self.hasher, whole, &mut findings);
+        usage.relocating = roots.roots.iter().any(|r| r.key.objectid == objectid::TREE_RELOC);
+        usage.dead = roots.roots.iter().filter(|r| r.is_dead()).map(|r| r.key.objectid).collect();
         groups.sort_by_key(|g| g.start);
         chunks::judge_block_groups(image, &groups, &mut findings);
         self.report.absorb_as(!whole, findings);
+        let data = |e: &&Extent| options.data || !e.has(bit::DATA);
+        image.progress.expect(usage.extents.iter().filter(data).fold(0, |sum, e| sum.saturating_add(e.len)));
         let space = Space { usage, groups, whole };
         self.use_earlier(image, roots, &space);
         space
@@ -164,13 +205,9 @@ impl<'r, 's> Passes<'r, 's> {
             let level = user.level.saturating_sub(1);
             judge_user(usage, User { extent: user.child.0, back }, level, &place, &mut findings);
         }
-        let sb = &image.superblock;
-        for (tree, at, level) in [
-            (objectid::ROOT_TREE, sb.root.get(), sb.root_level),
-            (objectid::CHUNK_TREE, sb.chunk_root.get(), sb.chunk_root_level),
-        ] {
-            let user = User { extent: at, back: BackRef::TreeBlock { root: tree } };
-            judge_user(usage, user, level, &Place::tree(tree), &mut findings);
+        for tree in [image.root_tree, image.chunk_tree].into_iter().flatten() {
+            let user = User { extent: tree.root.0, back: BackRef::TreeBlock { root: tree.id } };
+            judge_user(usage, user, tree.level, &Place::tree(tree.id), &mut findings);
         }
         for root in roots.roots.iter().filter(|r| READ_EARLIER.contains(&r.key.objectid)) {
             judge_root(usage, root, &mut findings);
@@ -266,98 +303,17 @@ impl<'r, 's> Passes<'r, 's> {
                     uuids.judge(roots, complete, &mut findings);
                     self.report.absorb(findings);
                 }
+                objectid::QUOTA_TREE => {
+                    let leaf = |run: &mut QuotaTree, block: &super::image::Block| run.leaf(block, &image.ctx);
+                    let (runs, _) = self.tree(image, root, space, leaf);
+                    runs.into_iter().for_each(|run| self.quota.append(run));
+                }
                 _ => {
                     self.tree(image, root, space, |(): &mut (), _| ());
                 }
             }
         }
         free
-    }
-
-    /// Subvolumes and what is like them; gives the entries of subvolumes in each. Those that are being deleted come
-    /// last, so that what they share is judged in a live one.
-    fn subvolumes(
-        &mut self,
-        image: &Image<'_>,
-        roots: &RootTree,
-        space: &mut Space,
-        csums: Option<&Csums>,
-    ) -> BTreeMap<u64, Vec<SubvolumeEntry>> {
-        let mut entries = BTreeMap::new();
-        let mut found: Vec<&Root> = roots.roots.iter().filter(|r| has_inodes(r.key.objectid)).collect();
-        found.sort_by_key(|r| (r.is_dead(), !r.is_subvolume()));
-        let mut walked_roots = std::collections::HashSet::new();
-        for root in found {
-            if !walked_roots.insert(root.item.bytenr.get()) {
-                let mut findings = Findings::default();
-                findings.add("BLK-13", root.place.clone(), "root block of two trees");
-                judge_root(&space.usage, root, &mut findings);
-                self.report.absorb(findings);
-                continue;
-            }
-            if let Some(list) = self.subvolume(image, root, space, csums) {
-                entries.insert(root.key.objectid, list);
-            }
-        }
-        entries
-    }
-
-    fn subvolume(
-        &mut self,
-        image: &Image<'_>,
-        root: &Root,
-        space: &mut Space,
-        csums: Option<&Csums>,
-    ) -> Option<Vec<SubvolumeEntry>> {
-        let subvolume = Subvolume {
-            tree: root.key.objectid,
-            ctx: &image.ctx,
-            no_holes: image.superblock.has_incompat(incompat::NO_HOLES),
-            usage: &space.usage,
-            csums: csums.filter(|_| root.is_subvolume()),
-            names: root.key.objectid != objectid::TREE_RELOC && !root.is_dead(),
-        };
-        let walk = Walk::new(image, root.tree(), Users::Now(&space.usage), &self.blocks);
-        let walked = walk.run(|run: &mut inodes::Run, block, first, _| run.leaf(block, first, &subvolume));
-        let mut faults = walked.findings;
-        judge_root(&space.usage, root, &mut faults);
-        if root.is_subvolume() {
-            paths::fill(image, root.tree(), &mut faults);
-        }
-        self.report.absorb(faults);
-        self.report.summary.trees += 1;
-        let mut seen = inodes::join(walked.runs, &subvolume);
-        self.report.summary.inodes += seen.inodes;
-        let mut findings = Findings::default();
-        if subvolume.names {
-            seen.unlinked.sort_unstable();
-            if !seen.sums.agree() {
-                names::explain(image, root.tree(), self.hasher, &seen.unlinked, &mut findings);
-            }
-            if !seen.has_root_dir {
-                findings.add("ROOT-12", root.place.clone(), "subvolume without its root directory 256");
-            }
-            seen.judge_orphans(root.key.objectid, &mut findings);
-            seen.judge_dirs(root.key.objectid, &mut findings);
-        }
-        let names_agree = !findings.has_errors();
-        let mut later = std::mem::take(&mut seen.findings);
-        for finding in &mut later.list {
-            // Link counts and directory sizes follow from missing names; lost extents from a damaged extent tree.
-            finding.consequence = match finding.rule.0 {
-                "LK-01" | "LK-04" => !names_agree,
-                "FE-24" => !space.usage.whole,
-                _ => false,
-            };
-        }
-        seen.judge_prealloc(&space.usage, &mut later);
-        paths::fill(image, root.tree(), &mut findings);
-        paths::fill(image, root.tree(), &mut later);
-        self.report.absorb_as(!walked.whole, findings);
-        self.report.absorb_as(!walked.whole, later);
-        space.whole &= walked.whole;
-        seen.entries.sort();
-        (subvolume.names && walked.whole).then_some(seen.entries)
     }
 
     /// What needs all trees.
@@ -375,7 +331,7 @@ impl<'r, 's> Passes<'r, 's> {
         roots.judge_links(entries, &mut findings);
         self.report.absorb(findings);
         let mut findings = Findings::default();
-        extents::judge_users(usage, &mut findings);
+        extents::judge_users(image, roots, usage, &mut findings);
         self.report.absorb_as(!space.whole, findings);
         let mut findings = Findings::default();
         extents::judge_groups(image, usage, groups, &mut findings);
@@ -395,14 +351,24 @@ impl<'r, 's> Passes<'r, 's> {
             csums.judge(usage, &mut findings);
         }
         self.report.absorb_as(!usage.whole, findings);
+        // While a subvolume is being deleted, what it still counts is not settled.
+        if self.quota.is_settled() && space.whole && usage.dead.is_empty() {
+            let mut findings = Findings::default();
+            let trees: Vec<Tree> = roots.roots.iter().filter(|r| r.is_subvolume()).map(Root::tree).collect();
+            self.quota.judge(image, &trees, usage, &mut findings);
+            self.report.absorb(findings);
+        }
     }
 
-    fn data(&mut self, image: &Image<'_>, tree: Tree) {
+    fn data(&mut self, image: &Image<'_>, roots: &RootTree, tree: Tree) {
         let (blocks, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         let walked = Walk::quiet(image, tree, &blocks)
             .in_runs_of(1)
             .run(|found: &mut Findings, block, _, _| csums::judge_data(image, block, &bytes, found));
-        walked.runs.into_iter().for_each(|found| self.report.absorb(found));
+        let mut findings = Findings::default();
+        walked.runs.into_iter().for_each(|found| findings.append(found));
+        users::name_files(image, roots, &mut findings);
+        self.report.absorb(findings);
         self.report.summary.data_bytes = bytes.into_inner();
     }
 }
@@ -411,7 +377,7 @@ impl<'r, 's> Passes<'r, 's> {
 const READ_EARLIER: [u64; 2] = [objectid::EXTENT_TREE, objectid::BLOCK_GROUP_TREE];
 
 /// Counts a root item as a user of its root block. A relocation tree's root may refer to itself.
-fn judge_root(usage: &Usage, root: &Root, findings: &mut Findings) {
+pub(super) fn judge_root(usage: &Usage, root: &Root, findings: &mut Findings) {
     let (at, id) = (root.item.bytenr.get(), root.key.objectid);
     let to_itself = id == objectid::TREE_RELOC && usage.is_full(at);
     let back = if to_itself { BackRef::SharedBlock { parent: at } } else { BackRef::TreeBlock { root: id } };
@@ -419,6 +385,6 @@ fn judge_root(usage: &Usage, root: &Root, findings: &mut Findings) {
 }
 
 /// Whether a tree holds inodes: subvolumes, relocation trees, the data relocation tree.
-fn has_inodes(tree: u64) -> bool {
+pub(super) fn has_inodes(tree: u64) -> bool {
     objectid::is_fs_tree(tree) || [objectid::TREE_RELOC, objectid::DATA_RELOC_TREE].contains(&tree)
 }

@@ -1,6 +1,6 @@
 //! The path of an inode that a finding is about.
 
-use btrfsimg_ondisk::{Key, KeyType, ParentExpectation, inode_refs, objectid};
+use btrfsimg_ondisk::{Item, Key, KeyType, ParentExpectation, inode_refs, objectid};
 
 use super::finding::{Finding, Findings};
 use super::image::{Image, Pointer};
@@ -32,7 +32,7 @@ fn inode_of(finding: &Finding) -> Option<u64> {
     finding.place.inode.or(key).filter(|ino| objectid::is_inode(*ino))
 }
 
-fn path_of(image: &Image<'_>, tree: Tree, ino: u64) -> Option<Vec<u8>> {
+pub(super) fn path_of(image: &Image<'_>, tree: Tree, ino: u64) -> Option<Vec<u8>> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut at = ino;
     while at != objectid::FIRST_FREE {
@@ -47,14 +47,30 @@ fn path_of(image: &Image<'_>, tree: Tree, ino: u64) -> Option<Vec<u8>> {
     Some([b"/", &names.join(&b'/')[..]].concat())
 }
 
+/// Whether `ino` has an INODE_ITEM, as far as the tree can be read.
+pub(super) fn has_inode(image: &Image<'_>, tree: Tree, ino: u64) -> bool {
+    let wanted = Key::new(ino, KeyType::INODE_ITEM, 0);
+    find(image, tree, wanted, |item| (item.key == wanted).then_some(())).is_some()
+}
+
 /// The directory and the name of the first reference of `ino`.
 fn name_of(image: &Image<'_>, tree: Tree, ino: u64) -> Option<(u64, Vec<u8>)> {
-    let wanted = Key::new(ino, KeyType::INODE_REF, 0);
+    find(image, tree, Key::new(ino, KeyType::INODE_REF, 0), |item| {
+        if item.key.objectid != ino || item.key.key_type != KeyType::INODE_REF {
+            return None;
+        }
+        let first = inode_refs(item.key, item.data).ok().and_then(|r| r.first().copied())?;
+        Some((first.parent, first.name.to_vec()))
+    })
+}
+
+/// What `take` takes from the first item that it takes one from, in the leaf of `wanted` and the next.
+fn find<T>(image: &Image<'_>, tree: Tree, wanted: Key, take: impl Fn(&Item<'_>) -> Option<T>) -> Option<T> {
     let mut pointer = Pointer {
         at: tree.root,
         expect: ParentExpectation { level: Some(tree.level), ..ParentExpectation::default() },
     };
-    // The reference may be the first item of the leaf after the one where it is looked for.
+    // What is wanted may be the first item of the leaf after the one where it is looked for.
     let mut next = None;
     loop {
         let block = image.read(tree.id, &pointer, false, &mut Findings::default())?;
@@ -72,9 +88,8 @@ fn name_of(image: &Image<'_>, tree: Tree, ino: u64) -> Option<(u64, Vec<u8>)> {
         }
         let mut found = None;
         block.for_each_item(&image.ctx, |_, item| {
-            if found.is_none() && item.key.objectid == ino && item.key.key_type == KeyType::INODE_REF {
-                let first = inode_refs(item.key, item.data).ok().and_then(|r| r.first().copied());
-                found = first.map(|r| (r.parent, r.name.to_vec()));
+            if found.is_none() {
+                found = take(&item);
             }
         });
         match (found, next.take()) {

@@ -20,6 +20,12 @@ pub struct Summary {
     pub trees: u64,
     /// Inodes seen, in each subvolume that holds them.
     pub inodes: u64,
+    /// Inodes of damaged subvolumes that were read, and that no path leads to.
+    pub unreachable: u64,
+    /// Inodes of damaged subvolumes that have a name, and could not be read.
+    pub lost: u64,
+    /// The generation of the backup root that was used, the superblock's own roots being of no use.
+    pub backup_generation: Option<u64>,
     /// Extents in the extent tree.
     pub extents: u64,
     /// Bytes of data compared with their checksums, all copies counted.
@@ -44,6 +50,11 @@ impl<'a> Report<'a> {
         Report { sink, summary: Summary::default() }
     }
 
+    /// From here on, what is found may follow from going by an old root.
+    pub(super) fn go_by_backup(&mut self, generation: u64) {
+        self.summary.backup_generation.get_or_insert(generation);
+    }
+
     pub(super) fn emit(&mut self, finding: &Finding) {
         match finding.severity() {
             Severity::Warning => self.summary.warnings += 1,
@@ -54,6 +65,10 @@ impl<'a> Report<'a> {
     }
 
     pub(super) fn absorb(&mut self, findings: Findings) {
+        self.absorb_as(false, findings);
+    }
+
+    fn pass_on(&mut self, findings: &Findings) {
         self.summary.errors += findings.more_errors;
         self.summary.warnings += findings.more_warnings;
         findings.list.iter().for_each(|f| self.emit(f));
@@ -61,11 +76,11 @@ impl<'a> Report<'a> {
 
     /// Passes findings on as consequences, if something came before that they may follow from.
     pub(super) fn absorb_as(&mut self, consequence: bool, mut findings: Findings) {
-        if consequence {
+        if consequence || self.summary.backup_generation.is_some() {
             self.summary.consequences += findings.more_errors;
             findings.more_errors = 0;
             findings.list.iter_mut().for_each(|f| f.consequence = true);
         }
-        self.absorb(findings);
+        self.pass_on(&findings);
     }
 }

@@ -135,7 +135,7 @@ impl RootTree {
         (root.key.offset == 0 || may_have_offset).then_some(root)
     }
 
-    /// ROOT-09, ROOT-11, ROOT-13, ROOT-15: what needs no other tree.
+    /// ROOT-09, ROOT-11, ROOT-13, ROOT-15, LK-07: what needs no other tree.
     pub(super) fn judge(&self, sb: &Superblock, findings: &mut Findings) {
         let optional = [
             (objectid::FREE_SPACE_TREE, compat_ro::FREE_SPACE_TREE),
@@ -166,6 +166,10 @@ impl RootTree {
             if writable && root.item.received_uuid != [0; 16] && !root.is_dead() {
                 findings.add("ROOT-15", root.place.clone(), "writable subvolume with a received uuid");
             }
+        }
+        for id in self.orphans.iter().filter(|id| self.find(**id).is_none()) {
+            let place = Place::tree(objectid::ROOT_TREE);
+            findings.add("LK-07", place, format!("orphan item of subvolume {id}, which does not exist"));
         }
         if let Some((id, place)) = &self.default
             && self.find(*id).is_none_or(Root::is_dead)

@@ -1,8 +1,8 @@
 //! The superblock's copies: which one to go by, and what is wrong with each.
 
 use btrfsimg_ondisk::{
-    Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock, Violation, check_superblock,
-    check_superblock_strict, incompat, incompat_names,
+    COMPAT_RO_KNOWN, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock, Violation, check_superblock,
+    check_superblock_strict, compat_ro_names, incompat, incompat_names,
 };
 use zerocopy::FromBytes;
 
@@ -10,7 +10,8 @@ use super::finding::{Finding, Findings, Place};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
-/// Incompat features that verify understands.
+/// Incompat features that verify understands. The reader in `block_store` has an equal list, and on purpose its own:
+/// what one of the two learns, the other does not know by that.
 const SUPPORTED: u64 = incompat::MIXED_BACKREF
     | incompat::DEFAULT_SUBVOL
     | incompat::MIXED_GROUPS
@@ -122,14 +123,28 @@ fn judge(copy: &Copied, best: Option<&Copied>, findings: &mut Findings) {
             place(copy),
             format!("superblock copy generation, have {have} expect {expect}"),
         );
+    } else if best_sb.is_some_and(|b| comparable(b) != comparable(&copy.superblock)) {
+        findings.add("SB-23", place(copy), "superblock copy differs from the first at the same generation");
     }
+}
+
+/// What is the same in all copies: all but the place, its checksum, and the log, which fsync notes in the first alone.
+fn comparable(sb: &Superblock) -> Superblock {
+    let (none, zero) = ([0; 32], 0u64);
+    Superblock { csum: none, bytenr: zero.into(), log_root: zero.into(), log_root_level: 0, ..*sb }
 }
 
 fn refuse_unsupported(sb: &Superblock) -> Result<()> {
     let unknown = sb.incompat_flags.get() & !SUPPORTED;
     if unknown != 0 {
         let names = incompat_names(unknown).join(", ");
-        return Err(Error::Unsupported(format!("incompatible feature {names}")));
+        return Err(Error::Unsupported(format!("incompatible feature {names} (SB-16)")));
+    }
+    // What such a feature adds may use space in a way that would look like a fault here.
+    let unknown = sb.compat_ro_flags.get() & !COMPAT_RO_KNOWN;
+    if unknown != 0 {
+        let names = compat_ro_names(unknown).join(", ");
+        return Err(Error::Unsupported(format!("read-only compatible feature {names} (SB-16)")));
     }
     if sb.num_devices.get() > 1 {
         return Err(Error::Unsupported(format!("file system on {} devices", sb.num_devices)));

@@ -8,8 +8,10 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use btrfsimg_ondisk::BackRef;
+use btrfsimg_ondisk::{BackRef, FileExtent, Item};
 use rustc_hash::FxHashSet;
+
+use super::image::Block;
 
 /// What the extent tree says of an extent, and what the walk has seen of it.
 #[derive(Debug, Default)]
@@ -35,6 +37,10 @@ pub(super) mod bit {
     pub(crate) const USED: u8 = 8;
     /// A file uses it, and not as preallocated.
     pub(crate) const REGULAR: u8 = 16;
+    /// Compressed data that were decoded.
+    pub(crate) const DECODED: u8 = 32;
+    /// It counts more than one reference.
+    pub(crate) const SHARED: u8 = 64;
 }
 
 impl Extent {
@@ -80,6 +86,10 @@ pub(super) struct Usage {
     pub(super) hasher: Hasher,
     /// Whether all of the extent tree could be read.
     pub(super) whole: bool,
+    /// Whether a balance is under way.
+    pub(super) relocating: bool,
+    /// Subvolumes that are being deleted.
+    pub(super) dead: Vec<u64>,
     /// Blocks that were read but have no extent.
     strays: Mutex<FxHashSet<u64>>,
 }
@@ -89,17 +99,22 @@ impl Usage {
         if !extents.is_sorted_by_key(|e| e.start) {
             extents.sort_by_key(|e| e.start);
         }
-        Usage { extents, hasher, whole, strays: Mutex::default() }
+        Usage { extents, hasher, whole, relocating: false, dead: Vec::new(), strays: Mutex::default() }
+    }
+
+    /// Where the extent that starts at `start` is in the list.
+    pub(super) fn index(&self, start: u64) -> Option<usize> {
+        self.extents.binary_search_by_key(&start, |e| e.start).ok()
     }
 
     /// The extent that starts at `start`.
     pub(super) fn find(&self, start: u64) -> Option<&Extent> {
-        self.extents.binary_search_by_key(&start, |e| e.start).ok().map(|i| &self.extents[i])
+        self.index(start).map(|i| &self.extents[i])
     }
 
     /// The same, to change.
     pub(super) fn find_mut(&mut self, start: u64) -> Option<&mut Extent> {
-        self.extents.binary_search_by_key(&start, |e| e.start).ok().map(|i| &mut self.extents[i])
+        self.index(start).map(|i| &mut self.extents[i])
     }
 
     /// Notes a user; gives its extent, if the extent tree has it.
@@ -119,12 +134,33 @@ impl Usage {
         }
     }
 
+    /// Whether more than one tree may lead to the block at `at`: it counts more references, or was met before.
+    pub(super) fn may_be_shared(&self, at: u64) -> bool {
+        match self.find(at) {
+            Some(extent) => extent.has(bit::SHARED) || extent.has(bit::VISITED),
+            None => self.strays.lock().unwrap_or_else(PoisonError::into_inner).contains(&at),
+        }
+    }
+
     /// How the block at `at`, owned by `owner`, refers to a child.
     pub(super) fn block_ref(&self, at: u64, owner: u64) -> BackRef {
         if self.is_full(at) {
             BackRef::SharedBlock { parent: at }
         } else {
             BackRef::TreeBlock { root: owner }
+        }
+    }
+
+    /// How a leaf refers to the data of one of its file extents.
+    pub(super) fn data_ref(&self, block: &Block, item: &Item<'_>, extent: &FileExtent<'_>) -> BackRef {
+        if self.is_full(block.logical.0) {
+            return BackRef::SharedData { parent: block.logical.0 };
+        }
+        let offset = extent.range().map_or(0, |r| r.offset.get());
+        BackRef::Data {
+            root: block.owner,
+            objectid: item.key.objectid,
+            offset: item.key.offset.wrapping_sub(offset),
         }
     }
 

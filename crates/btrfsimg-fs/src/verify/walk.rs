@@ -1,13 +1,15 @@
 //! Walking a tree: nodes one after the other, leaves in parallel runs, each block judged.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use btrfsimg_ondisk::{Key, Logical, MAX_LEVEL, ParentExpectation};
+use btrfsimg_ondisk::{Key, Logical, MAX_LEVEL, ParentExpectation, header_flags, objectid};
 use rustc_hash::FxHashSet;
 
 use super::finding::{Finding, Findings, Place};
 use super::image::{Block, Image, Pointer};
+use super::parallel::in_runs;
 use super::usage::{Usage, User, bit};
 
 /// A tree to walk.
@@ -22,12 +24,34 @@ pub(super) struct Tree {
     pub(super) drop: Option<(Key, u8)>,
 }
 
+impl Tree {
+    /// The pointer to its root.
+    pub(super) fn pointer(&self) -> Pointer {
+        let expect = ParentExpectation {
+            level: Some(self.level),
+            generation: Some(self.generation),
+            first_key: None,
+            tree: Some(self.id),
+        };
+        Pointer { at: self.root, expect }
+    }
+}
+
 /// Where users of blocks are counted.
 pub(super) enum Users<'a> {
     /// The extent tree is not read yet: they are kept.
     Later(&'a Mutex<Vec<LaterUser>>),
     /// At once.
     Now(&'a Usage),
+    /// None are: blocks of a log have no extents. The blocks are listed.
+    Log(&'a Mutex<Vec<Logical>>),
+    /// Those of some extents are listed, in a walk of what was judged before.
+    Listed {
+        usage: &'a Usage,
+        /// The extents, sorted.
+        wanted: &'a [u64],
+        users: &'a Mutex<Vec<User>>,
+    },
     /// Not: the tree was walked before, and its faults are known.
     Known,
 }
@@ -52,6 +76,32 @@ struct Leaf {
     bound: Option<Key>,
 }
 
+/// What of a tree is to be read, in key order.
+enum Step {
+    Leaf(Leaf),
+    Known(Logical),
+    Enter,
+    Leave(Pointer),
+    Broken,
+}
+
+/// What of a tree was read, in key order.
+pub(super) enum Part<T> {
+    /// A run of leaves, and whether all were sound.
+    Run(T, bool),
+    /// A block that is known from another tree, with all below it.
+    Known(Logical),
+    /// What follows, up to the `Leave` that belongs to it, is below a block that other trees may share.
+    Enter,
+    /// The end of that block.
+    Leave(Pointer),
+    /// Something that could not be read.
+    Broken,
+}
+
+/// Says whether a block is known from another tree, and then what that tree's pointer to it says.
+pub(super) type Known<'a> = &'a (dyn Fn(Logical) -> Option<ParentExpectation> + Sync);
+
 /// Leaves that one worker takes at a time.
 const RUN: usize = 32;
 
@@ -62,7 +112,8 @@ pub(super) struct Walk<'a> {
     users: Users<'a>,
     blocks: &'a AtomicU64,
     met: FxHashSet<u64>,
-    leaves: Vec<Leaf>,
+    known: Option<Known<'a>>,
+    plan: Vec<Step>,
     findings: Findings,
     /// Every block was sound.
     whole: bool,
@@ -70,9 +121,9 @@ pub(super) struct Walk<'a> {
 }
 
 /// What a walk gives.
-pub(super) struct Walked<T> {
+pub(super) struct Walked<R> {
     /// What each run of leaves gave, in key order.
-    pub(super) runs: Vec<T>,
+    pub(super) runs: Vec<R>,
     /// The blocks' faults.
     pub(super) findings: Findings,
     /// Whether every block was sound.
@@ -87,7 +138,8 @@ impl<'a> Walk<'a> {
             users,
             blocks,
             met: FxHashSet::default(),
-            leaves: Vec::new(),
+            known: None,
+            plan: Vec::new(),
             findings: Findings::default(),
             whole: true,
             run_len: RUN,
@@ -104,31 +156,33 @@ impl<'a> Walk<'a> {
         Walk { run_len: run.max(1), ..self }
     }
 
+    /// The same, without entering blocks that are known.
+    pub(super) fn knowing(self, known: Known<'a>) -> Walk<'a> {
+        Walk { known: Some(known), ..self }
+    }
+
     /// Walks the tree and gives each leaf to `visit`, with whether it is met for the first time in the image, and
     /// with the value of its run.
     pub(super) fn run<T: Default + Send>(
-        mut self,
+        self,
         visit: impl Fn(&mut T, &Block, bool, &mut Findings) + Sync,
     ) -> Walked<T> {
-        let root = Pointer {
-            at: self.tree.root,
-            expect: ParentExpectation {
-                level: Some(self.tree.level),
-                generation: Some(self.tree.generation),
-                first_key: None,
-                tree: Some(self.tree.id),
-            },
+        let Walked { runs, findings, whole } = self.run_in_parts(visit);
+        let of_part = |part| match part {
+            Part::Run(value, _) => Some(value),
+            _ => None,
         };
-        self.descend(root, None, self.tree.drop);
-        let mut runs = self.visit_leaves(&visit);
-        runs.sort_unstable_by_key(|r| r.0);
-        let mut walked =
-            Walked { runs: Vec::with_capacity(runs.len()), findings: self.findings, whole: self.whole };
-        for (_, value, findings) in runs {
-            walked.runs.push(value);
-            walked.findings.append(findings);
-        }
-        walked
+        Walked { runs: runs.into_iter().filter_map(of_part).collect(), findings, whole }
+    }
+
+    /// The same, with what is shared marked.
+    pub(super) fn run_in_parts<T: Default + Send>(
+        mut self,
+        visit: impl Fn(&mut T, &Block, bool, &mut Findings) + Sync,
+    ) -> Walked<Part<T>> {
+        self.descend(self.tree.pointer(), None, self.tree.drop);
+        let runs = self.visit_leaves(&visit);
+        Walked { runs, findings: self.findings, whole: self.whole }
     }
 
     /// Reads the nodes under `pointer` and lists the leaves. Levels fall with each step, so this ends.
@@ -139,12 +193,57 @@ impl<'a> Walk<'a> {
                 let place = Place::block(self.tree.id, pointer.at, is_leaf);
                 self.findings.add("BLK-13", place, "block reached twice in one tree");
             }
-            self.whole = false;
-            return;
+            return self.broken();
         }
-        if is_leaf {
-            self.leaves.push(Leaf { pointer, bound });
-            return;
+        let Some(known) = self.known.filter(|_| drop.is_none()) else {
+            return self.enter(pointer, bound, drop);
+        };
+        if let Some(first) = known(pointer.at) {
+            self.compare(&pointer, &first);
+            return self.plan.push(Step::Known(pointer.at));
+        }
+        let shared = matches!(&self.users, Users::Now(usage) if usage.may_be_shared(pointer.at.0));
+        if !shared {
+            return self.enter(pointer, bound, drop);
+        }
+        self.plan.push(Step::Enter);
+        self.enter(pointer, bound, drop);
+        self.plan.push(Step::Leave(pointer));
+    }
+
+    fn broken(&mut self) {
+        self.whole = false;
+        self.plan.push(Step::Broken);
+    }
+
+    /// BLK-06 to BLK-08: all pointers to a block say the same of it; the first was held against the block itself.
+    fn compare(&mut self, pointer: &Pointer, first: &ParentExpectation) {
+        let (now, tree) = (&pointer.expect, self.tree.id);
+        let place = || Place::block(tree, pointer.at, now.level == Some(0));
+        let pairs = [
+            ("BLK-06", "level", now.level.map(u64::from), first.level.map(u64::from)),
+            ("BLK-07", "generation", now.generation, first.generation),
+        ];
+        for (rule, what, have, expect) in pairs {
+            if let (Some(have), Some(expect)) = (have, expect)
+                && have != expect
+            {
+                let reason = format!("pointer to a shared block: {what}, have {have} expect {expect}");
+                self.findings.add(rule, place(), reason);
+            }
+        }
+        if let (Some(have), Some(expect)) = (now.first_key, first.first_key)
+            && have != expect
+        {
+            let reason = format!("pointer to a shared block: first key, have {have} expect {expect}");
+            self.findings.add("BLK-08", place(), reason);
+        }
+    }
+
+    /// Goes on to the block, which is not known.
+    fn enter(&mut self, pointer: Pointer, bound: Option<Key>, drop: Option<(Key, u8)>) {
+        if pointer.expect.level == Some(0) {
+            return self.plan.push(Step::Leaf(Leaf { pointer, bound }));
         }
         let mut findings = Findings::default();
         let node = self.image.read(self.tree.id, &pointer, true, &mut findings);
@@ -153,12 +252,14 @@ impl<'a> Walk<'a> {
             self.findings.append(findings);
         }
         let Some(node) = node.filter(|n| n.level > 0 && n.level < MAX_LEVEL) else {
-            self.whole = false;
-            return;
+            return self.broken();
         };
         self.whole &= node.judged.is_sound();
         if first_visit {
             check_bound(&node, bound, &mut self.findings);
+            let mut findings = Findings::default();
+            self.check_kind(&node, &mut findings);
+            self.findings.append(findings);
         }
         self.descend_into(&node, bound, drop, first_visit);
     }
@@ -189,11 +290,17 @@ impl<'a> Walk<'a> {
     fn visited(&self, at: Logical) -> bool {
         let first = match &self.users {
             Users::Later(_) => true,
+            Users::Log(list) => {
+                list.lock().unwrap_or_else(PoisonError::into_inner).push(at);
+                true
+            }
             Users::Now(usage) => usage.visit(at.0),
+            Users::Listed { .. } => return true,
             Users::Known => false,
         };
         if first {
             self.blocks.fetch_add(1, Ordering::Relaxed);
+            self.image.progress.advance(self.image.ctx.nodesize as u64);
         }
         first
     }
@@ -201,7 +308,7 @@ impl<'a> Walk<'a> {
     fn user(&mut self, node: &Block, child: Logical) {
         match &self.users {
             Users::Later(list) => {
-                let mut list = list.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
                 list.push(LaterUser { parent: node.logical, owner: node.owner, level: node.level, child });
             }
             Users::Now(usage) => {
@@ -209,45 +316,71 @@ impl<'a> Walk<'a> {
                 let place = node.place();
                 judge_user(usage, user, node.level.saturating_sub(1), &place, &mut self.findings);
             }
-            Users::Known => {}
+            Users::Listed { usage, wanted, users } => {
+                if wanted.binary_search(&child.0).is_ok() {
+                    let user = User { extent: child.0, back: usage.block_ref(node.logical.0, node.owner) };
+                    users.lock().unwrap_or_else(PoisonError::into_inner).push(user);
+                }
+            }
+            Users::Log(_) | Users::Known => {}
         }
+    }
+
+    /// XR-03: a block refers to what it points to by its own address if and only if the tree that made it does not
+    /// reach it any more. Subvolumes are walked in the order in which they were made, so the first tree in which a
+    /// block is met is the one that made it, if that still reaches it. (Blocks that a balance moves are exempt.)
+    fn check_kind(&self, block: &Block, findings: &mut Findings) {
+        let Users::Now(usage) = &self.users else { return };
+        if !usage.whole || usage.relocating || block.judged.header().flags.get() & header_flags::RELOC != 0 {
+            return;
+        }
+        let (full, own) = (usage.is_full(block.logical.0), block.owner == self.tree.id);
+        let reason = match (full, own) {
+            (true, true) => "full back references in a block that its own tree reaches".to_owned(),
+            (false, false) if objectid::is_fs_tree(self.tree.id) && !usage.dead.contains(&block.owner) => {
+                format!("no full back references in a block that its owner {} does not reach", block.owner)
+            }
+            _ => return,
+        };
+        findings.add("XR-03", block.place(), reason);
     }
 
     fn visit_leaves<T: Default + Send>(
         &mut self,
         visit: &(impl Fn(&mut T, &Block, bool, &mut Findings) + Sync),
-    ) -> Vec<(usize, T, Findings)> {
-        let leaves = std::mem::take(&mut self.leaves);
-        let run_len = self.run_len;
-        let (next, whole) = (AtomicUsize::new(0), AtomicBool::new(true));
-        let done = Mutex::new(Vec::new());
+    ) -> Vec<Part<T>> {
+        let plan = std::mem::take(&mut self.plan);
+        let runs = runs_of_leaves(&plan, self.run_len);
         let this = &*self;
-        let work = || {
-            loop {
-                let at = next.fetch_add(run_len, Ordering::Relaxed);
-                let Some(run) = leaves.get(at..leaves.len().min(at + run_len)).filter(|r| !r.is_empty())
-                else {
-                    return;
-                };
-                let (mut value, mut findings) = (T::default(), Findings::default());
-                for leaf in run {
-                    if !this.visit_leaf(leaf, visit, &mut value, &mut findings) {
-                        whole.store(false, Ordering::Relaxed);
-                    }
+        let results = in_runs(self.image.threads, runs.len(), 1, |only| {
+            let (mut value, mut findings, mut whole) = (T::default(), Findings::default(), true);
+            for step in runs[only].iter().flat_map(|run| &plan[run.clone()]) {
+                if let Step::Leaf(leaf) = step {
+                    whole &= this.visit_leaf(leaf, visit, &mut value, &mut findings);
                 }
-                let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                done.push((at, value, findings));
             }
-        };
-        let helpers = (leaves.len() / run_len).min(self.image.threads.saturating_sub(1));
-        std::thread::scope(|scope| {
-            for _ in 0..helpers {
-                scope.spawn(work);
-            }
-            work();
+            (value, findings, whole)
         });
-        self.whole &= whole.into_inner();
-        done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+        let mut results = runs.iter().map(|run| run.start).zip(results).peekable();
+        let mut parts = Vec::new();
+        for (at, step) in plan.iter().enumerate() {
+            parts.push(match step {
+                Step::Leaf(_) => {
+                    let Some((_, (value, findings, whole))) = results.next_if(|(start, _)| *start == at)
+                    else {
+                        continue;
+                    };
+                    self.findings.append(findings);
+                    self.whole &= whole;
+                    Part::Run(value, whole)
+                }
+                Step::Known(at) => Part::Known(*at),
+                Step::Enter => Part::Enter,
+                Step::Leave(pointer) => Part::Leave(*pointer),
+                Step::Broken => Part::Broken,
+            });
+        }
+        parts
     }
 
     /// Reads and visits one leaf; says whether it is sound.
@@ -267,10 +400,23 @@ impl<'a> Walk<'a> {
         let Some(block) = block.filter(|b| b.level == 0) else { return false };
         if first_visit {
             check_bound(&block, leaf.bound, findings);
+            self.check_kind(&block, findings);
         }
         visit(value, &block, first_visit, findings);
         block.judged.is_sound()
     }
+}
+
+/// The leaves of a plan that follow each other, at most `len` together, as ranges of steps.
+fn runs_of_leaves(plan: &[Step], len: usize) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (at, _) in plan.iter().enumerate().filter(|(_, step)| matches!(step, Step::Leaf(_))) {
+        match runs.last_mut() {
+            Some(run) if run.end == at && run.len() < len => run.end = at + 1,
+            _ => runs.push(at..at + 1),
+        }
+    }
+    runs
 }
 
 /// BLK-09: all keys of `block` are below the parent's next key.

@@ -94,7 +94,7 @@ mod superblock;
 mod tests;
 mod view;
 
-pub use rules::{RuleInfo, Severity};
+pub use rules::{RULE_FAMILIES, RuleInfo, Severity};
 pub use strict::check_strict;
 pub use superblock::{check_superblock, check_superblock_strict, check_sys_chunk_array};
 pub(crate) use view::View;

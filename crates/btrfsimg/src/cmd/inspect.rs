@@ -5,11 +5,11 @@ mod superblock;
 mod tree;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::address::ImageArgs;
+use crate::address::{ImageArgs, image_alone};
 use crate::exit::usage;
 use crate::output::Ui;
 
@@ -41,6 +41,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
 }
 
 /// The image that these commands look at: one word, or `-i`.
-fn image_of<'a>(image: &'a ImageArgs, word: Option<&'a OsString>) -> Result<&'a Path> {
-    image.image.as_deref().or_else(|| word.map(Path::new)).ok_or_else(|| usage("no image given"))
+fn image_of(image: &ImageArgs, word: Option<&OsString>) -> Result<PathBuf> {
+    let word = image.image.as_ref().map(|path| path.as_os_str()).or(word.map(OsString::as_os_str));
+    image_alone(word.ok_or_else(|| usage("no image given"))?)
 }

@@ -1,35 +1,45 @@
 //! `verify`: finds every fault of an image and names it.
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use btrfsimg_fs::device::{Access, FileDevice};
-use btrfsimg_fs::verify::{Finding, Options, Summary, verify};
-use btrfsimg_ondisk::Rule;
+use btrfsimg_fs::verify::{Finding, Options, Progress, Summary, verify_watched};
+use btrfsimg_ondisk::{RULE_FAMILIES, Rule};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 
+use crate::address::image_alone;
 use crate::cmd::report::shown_size;
 use crate::exit::{self, usage};
-use crate::output::{Ui, print_json, put_bytes, stdout};
+use crate::output::{SCHEMA_VERSION, Ui, print_json, put_bytes, stdout};
 
 /// Judge an image: every rule of the format, on every copy of every block
 ///
 /// Nothing is shared with the code that reads or writes images, and nothing is repaired. Each finding names its
-/// rule; --explain says what a rule means.
+/// rule; --explain says what a rule means. What may only follow from an earlier finding is counted, and shown with -v.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 sound; 4 corrupt; 3 uses what is not supported; 1 cannot be read, or is no btrfs image.
+Exit codes: 0 sound; 4 corrupt; 3 uses what is not supported; 2 no such image; 1 cannot be read, or is no btrfs image.
 
 Examples:
   btrfsimg verify out.img
-  btrfsimg verify --data out.img
+  btrfsimg verify --data --decode out.img
   btrfsimg verify --json out.img | jq '.findings[0].rule'
+  btrfsimg verify --jsonl out.img | grep -m 1 '\"severity\":\"error\"'
   btrfsimg verify --explain DIR-08")]
 pub(crate) struct Args {
     /// Compare every sector of data with its checksum too, on every copy
     #[arg(long)]
     data: bool,
+    /// Decode every compressed extent too
+    #[arg(long)]
+    decode: bool,
     /// Exit with 4 for warnings as well
     #[arg(long, value_name = "SEVERITY", value_parser = ["error", "warning"], default_value = "error")]
     fail_on: String,
@@ -39,42 +49,87 @@ pub(crate) struct Args {
     /// Where in the image file the file system starts, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = crate::size::parse_size)]
     offset: u64,
-    /// Print JSON
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
+    /// Print findings as JSON as they are found, one a line, and the summary as the last line
+    #[arg(long, conflicts_with = "json")]
+    jsonl: bool,
     /// Say what a rule means and why it matters
     #[arg(long, value_name = "RULE", conflicts_with = "image")]
     explain: Option<String>,
     /// The image
-    image: Option<PathBuf>,
+    image: Option<OsString>,
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     if let Some(rule) = &args.explain {
         return explain(rule);
     }
-    let image = args.image.as_ref().ok_or_else(|| usage("no image given"))?;
-    let device = FileDevice::open(image, Access::Read, args.offset)?;
-    let options = Options::new().with_data(args.data).with_threads(args.threads);
-    let mut findings = Vec::new();
+    let word = args.image.as_ref().ok_or_else(|| usage("no image given"))?;
+    let image = image_alone(word)?;
+    let device = FileDevice::open(&image, Access::Read, args.offset)?;
+    if let Some(attached) = device.attached_to() {
+        let name = image.display();
+        ui.note(&format!("{name}: attached to {attached}; if it is mounted, what is found may not be so"));
+    }
+    let options = Options::new().with_data(args.data).with_decode(args.decode).with_threads(args.threads);
+    let (mut findings, mut groups) = (Vec::new(), Groups::default());
     let mut print = |finding: &Finding| {
+        groups.count(finding);
+        // A reader that went away is noticed when the summary is printed.
         if args.json {
-            findings.push(as_json(finding));
+            findings.push(Value::Object(as_json(finding)));
+        } else if args.jsonl {
+            let _ = print_line("finding", as_json(finding));
         } else if !finding.consequence || ui.verbosity() > 0 {
             let follows = if finding.consequence { " (may follow from the above)" } else { "" };
-            // A reader that went away is noticed when the summary is printed.
             let _ = writeln!(stdout(), "{}: {finding}{follows}", finding.rule);
         }
     };
-    let summary = verify(&device, &options, &mut print).with_context(|| image.display().to_string())?;
+    let watched = |progress: &Progress| verify_watched(&device, &options, progress, &mut print);
+    let summary = with_bar(ui, watched).with_context(|| image.display().to_string())?;
     if summary.errors > 0 || (args.fail_on == "warning" && summary.warnings > 0) {
         ui.remember(exit::CORRUPT);
     }
+    let mut document = document(&image, args, &summary);
     if args.json {
-        print_json(document(image, args.data, &summary, findings))
+        document.insert("findings".to_owned(), findings.into());
+        print_json(document)
+    } else if args.jsonl {
+        print_line("summary", document)
     } else {
-        say(args, image, &summary, ui)
+        say(args, &image, &summary, &groups, ui)
     }
+}
+
+/// Does `work` under a bar on the terminal; without one when standard error is none, and with `-q`.
+fn with_bar<T>(ui: &Ui, work: impl FnOnce(&Progress) -> T) -> T {
+    let progress = Progress::default();
+    if ui.is_quiet() || !std::io::stderr().is_terminal() {
+        return work(&progress);
+    }
+    let bar = ProgressBar::new(0);
+    // The template is a constant: that it parses is tested.
+    bar.set_style(bar_style().unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                bar.set_length(progress.total());
+                bar.set_position(progress.done().min(progress.total()));
+                std::thread::park_timeout(Duration::from_millis(100));
+            }
+            bar.finish_and_clear();
+        });
+        let result = work(&progress);
+        done.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+fn bar_style() -> Result<ProgressStyle, indicatif::style::TemplateError> {
+    ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left")
 }
 
 fn explain(name: &str) -> Result<()> {
@@ -87,7 +142,37 @@ fn explain(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn say(args: &Args, image: &std::path::Path, s: &Summary, ui: &Ui) -> Result<()> {
+/// Findings by the family of their rules.
+#[derive(Default)]
+struct Groups(BTreeMap<&'static str, [u64; 3]>);
+
+impl Groups {
+    fn count(&mut self, finding: &Finding) {
+        let family = finding.rule.0.split('-').next().unwrap_or_default();
+        let column = match (finding.severity().is_error(), finding.consequence) {
+            (true, false) => 0,
+            (false, _) => 1,
+            (true, true) => 2,
+        };
+        self.0.entry(family).or_default()[column] += 1;
+    }
+
+    /// A table, in the order of docs/verify.md; nothing when nothing was found.
+    fn write(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "  {:<46}{:>8}{:>10}{:>14}", "group of rules", "errors", "warnings", "consequences")?;
+        for (name, title) in RULE_FAMILIES {
+            if let Some([errors, warnings, consequences]) = self.0.get(name) {
+                writeln!(out, "  {name:<5}{title:<41}{errors:>8}{warnings:>10}{consequences:>14}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn say(args: &Args, image: &Path, s: &Summary, groups: &Groups, ui: &Ui) -> Result<()> {
     if ui.is_quiet() {
         return Ok(());
     }
@@ -97,22 +182,30 @@ fn say(args: &Args, image: &std::path::Path, s: &Summary, ui: &Ui) -> Result<()>
         (false, _) => "corrupt",
     };
     let mut out = stdout();
+    groups.write(&mut out)?;
     let (errors, warnings) = (s.errors, s.warnings);
     write!(out, "{}: {verdict}: {errors} errors, {warnings} warnings", image.display())?;
     if s.consequences > 0 {
-        write!(
-            out,
-            ", {} that may follow from them{}",
-            s.consequences,
-            if ui.verbosity() == 0 { " (shown with -v)" } else { "" }
-        )?;
+        let how = if ui.verbosity() == 0 { " (shown with -v)" } else { "" };
+        write!(out, ", {} that may follow from them{how}", s.consequences)?;
     }
     writeln!(out)?;
-    writeln!(
-        out,
-        "  {} trees, {} tree blocks, {} inodes, {} extents",
-        s.trees, s.tree_blocks, s.inodes, s.extents
-    )?;
+    let Summary { trees, tree_blocks, inodes, extents, .. } = s;
+    writeln!(out, "  {trees} trees, {tree_blocks} tree blocks, {inodes} inodes, {extents} extents")?;
+    if let Some(generation) = s.backup_generation {
+        writeln!(
+            out,
+            "  judged by the backup root of generation {generation}: the current one cannot be read"
+        )?;
+    }
+    if s.unreachable > 0 || s.lost > 0 {
+        let reached = inodes.saturating_sub(s.unreachable);
+        let lost = s.lost;
+        writeln!(
+            out,
+            "  still readable: {reached} of {inodes} inodes by a path; {lost} more have a name, but are lost"
+        )?;
+    }
     match args.data {
         true => writeln!(out, "  {} of data compared with their checksums", shown_size(s.data_bytes))?,
         false => writeln!(out, "  data not compared with their checksums (--data does)")?,
@@ -121,8 +214,8 @@ fn say(args: &Args, image: &std::path::Path, s: &Summary, ui: &Ui) -> Result<()>
     Ok(())
 }
 
-fn document(image: &std::path::Path, data: bool, s: &Summary, findings: Vec<Value>) -> Value {
-    json!({
+fn document(image: &Path, args: &Args, s: &Summary) -> Map<String, Value> {
+    let fields = json!({
         "image": image.display().to_string(),
         "sound": s.is_sound(),
         "errors": s.errors,
@@ -131,14 +224,34 @@ fn document(image: &std::path::Path, data: bool, s: &Summary, findings: Vec<Valu
         "trees": s.trees,
         "tree_blocks": s.tree_blocks,
         "inodes": s.inodes,
+        "unreachable": s.unreachable,
+        "lost": s.lost,
+        "backup_generation": s.backup_generation,
         "extents": s.extents,
-        "data_checked": data,
+        "data_checked": args.data,
+        "decoded": args.decode,
         "data_bytes": s.data_bytes,
-        "findings": findings,
-    })
+    });
+    match fields {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
 }
 
-fn as_json(finding: &Finding) -> Value {
+/// Prints an object on one line, led by the schema's version and what it is.
+fn print_line(kind: &str, fields: Map<String, Value>) -> Result<()> {
+    let mut line = Map::new();
+    line.insert("version".to_owned(), SCHEMA_VERSION.into());
+    line.insert("type".to_owned(), kind.into());
+    line.extend(fields);
+    let mut out = stdout();
+    serde_json::to_writer(&mut out, &line)?;
+    writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}
+
+fn as_json(finding: &Finding) -> Map<String, Value> {
     let p = &finding.place;
     let mut object = Map::new();
     let mut put = |field: &str, value: Option<Value>| {
@@ -161,5 +274,13 @@ fn as_json(finding: &Finding) -> Value {
     if let Some(path) = &p.path {
         put_bytes(&mut object, "path", path);
     }
-    Value::Object(object)
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_bars_template_parses() {
+        assert!(super::bar_style().is_ok());
+    }
 }

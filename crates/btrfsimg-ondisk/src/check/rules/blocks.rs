@@ -87,6 +87,8 @@ super::rules! {
         "An incremental receive onto a changed base writes wrong data; make it read-only or clear the UUID."
     "LOG-01" W "there is no log tree to replay"
         "The last fsyncs before a crash are only in the log; the next writable mount replays it."
-    "QG-01" W "quota numbers are those of a recount"
-        "Limits are enforced by them; a rescan corrects them."
+    "LOG-02" C "a log's blocks lie in free metadata space, and it is of a subvolume that exists"
+        "Replaying it would overwrite data in use, or change a tree that is gone."
+    "QG-01" C "quota numbers are those of a recount, unless they are marked as inconsistent"
+        "Limits are enforced by them; a rescan (`btrfs quota rescan`) corrects them."
 }

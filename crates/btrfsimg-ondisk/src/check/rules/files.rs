@@ -117,6 +117,8 @@ super::rules! {
         "Its space counts as free and will be overwritten."
     "FE-25" C "compressed data decode to what the file needs"
         "The file cannot be read."
+    "FE-27" W "a compressed stream ends where it says, and its padding is zero"
+        "Kernels read over it, but no kernel writes it."
     "FE-26" C "only files and symlinks have extents"
         "Nothing reads or frees them."
     "CS-01" E "a checksum item's objectid is -10"

@@ -45,6 +45,33 @@ pub struct RuleInfo {
     pub why: &'static str,
 }
 
+/// What the rules of a family are about, by the letters that their names begin with, in the order of `format/06`.
+pub const RULE_FAMILIES: &[(&str, &str)] = &[
+    ("SB", "Superblock"),
+    ("BLK", "Every tree block"),
+    ("NODE", "Nodes"),
+    ("LEAF", "Leaves"),
+    ("ROOT", "Trees and their roots"),
+    ("LOG", "Log trees"),
+    ("QG", "Quota groups"),
+    ("DIR", "Directory entries and xattrs"),
+    ("INO", "Inodes"),
+    ("REF", "Names of inodes"),
+    ("FE", "File extents"),
+    ("CS", "Checksums of data"),
+    ("LK", "Links between inodes, names and extents"),
+    ("CH", "Chunks"),
+    ("DEV", "Devices"),
+    ("DE", "Device extents"),
+    ("BG", "Block groups"),
+    ("EX", "Extent items"),
+    ("KR", "Keyed back references"),
+    ("XR", "Extents and what refers to them"),
+    ("FS", "Free space tree"),
+    ("RS", "RAID stripe tree"),
+    ("DUP", "Copies of a block"),
+];
+
 const UNKNOWN: RuleInfo =
     RuleInfo { id: "?", severity: Severity::Refused, says: "a rule without an entry", why: "" };
 

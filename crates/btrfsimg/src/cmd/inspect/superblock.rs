@@ -42,7 +42,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let path = image_of(&args.image, args.file.as_ref())?;
     let name = path.display().to_string();
-    let device = FileDevice::open(path, Access::Read, args.image.offset)?;
+    let device = FileDevice::open(&path, Access::Read, args.image.offset)?;
     let mut copies = superblocks(&device).with_context(|| name.clone())?;
     if !args.all {
         copies.truncate(1);

@@ -51,7 +51,7 @@ fn tree_id(text: &str) -> Result<u64, String> {
 pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let path = image_of(&args.image, args.file.as_ref())?;
     let name = path.display().to_string();
-    let image = args.image.open(path, ui)?;
+    let image = args.image.open(&path, ui)?;
     let mut printer = Printer {
         ui,
         name: name.clone(),
