@@ -115,6 +115,8 @@ fn make_own(dir: &Path, image: &Path) {
             sparse: Sparse::Auto,
             clamp: None,
             exclude: Vec::new(),
+            existing: Default::default(),
+            list: false,
             cancel: None,
             progress: None,
         };
