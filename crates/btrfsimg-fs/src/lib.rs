@@ -30,6 +30,7 @@ pub mod lookup;
 pub mod mkfs;
 pub mod read;
 pub mod tree;
+pub mod trim;
 pub mod txn;
 pub mod verify;
 pub mod write;

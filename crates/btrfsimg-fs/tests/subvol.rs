@@ -157,7 +157,7 @@ impl Model {
         }
         let deleted = subvol::delete(tx, Place::root(parent), &name);
         if self.volumes[&doomed].inside.is_empty() {
-            assert_eq!(deleted.unwrap(), subvol::Deleted { tree: doomed, finished: true });
+            assert_eq!(deleted.unwrap().tree, doomed);
             self.volumes.remove(&doomed);
             self.volumes.get_mut(&parent).unwrap().inside.remove(&name);
         } else {
@@ -240,6 +240,9 @@ fn random_subvolumes_are_as_the_model_has_them() {
                 serial += 1;
             }
             tx.commit().unwrap();
+            if rng.index(3) == 0 {
+                subvol::drop_deleted(&mut volume, now(), &mut || false).unwrap();
+            }
             assert_eq!(findings(&device, &[]), Vec::<String>::new(), "seed {seed} round {round}");
             let fs = Filesystem::open(device.clone()).unwrap();
             assert_eq!(read_back(&fs).volumes, normal(&model).volumes, "seed {seed} round {round}");
@@ -272,6 +275,8 @@ fn clear(device: &Arc<MemDevice>, model: &mut Model, rng: &mut Rng) {
         subvol::remove_stand_in(&mut tx, Place::TOP, name).unwrap();
     }
     tx.commit().unwrap();
+    subvol::drop_deleted(&mut volume, now(), &mut || false).unwrap();
+    assert_eq!(lookup::deleted_subvolumes(volume.store()).unwrap(), Vec::<u64>::new());
 }
 
 /// By others: btrfs check and the kernel.

@@ -13,7 +13,7 @@ use btrfsimg_fs::device::{Access, Device as _, FileDevice};
 use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::read::Filesystem;
 
-use btrfsimg_ondisk::{SUPERBLOCK_OFFSETS, objectid};
+use btrfsimg_ondisk::SUPERBLOCK_OFFSETS;
 
 use crate::exit::usage;
 use crate::output::{Ui, shown};
@@ -188,9 +188,8 @@ impl ImageArgs {
             Some(id) => Place::root(id),
             None => lookup::resolve(items, Place::TOP, subvol.as_bytes(), true)?,
         };
-        let is_subvolume = place == Place::root(place.tree)
-            && objectid::is_fs_tree(place.tree)
-            && lookup::root_item(items, place.tree)?.is_some();
+        let is_subvolume =
+            place == Place::root(place.tree) && lookup::subvolume(items, place.tree)?.is_some();
         if !is_subvolume {
             anyhow::bail!("{}: not a subvolume", shown(subvol.as_bytes()));
         }

@@ -22,7 +22,9 @@ mod prop;
 mod report;
 mod rm;
 mod stat;
+mod subvol;
 mod touch;
+mod trim;
 mod truncate;
 mod verify;
 mod write;
@@ -56,6 +58,8 @@ pub(crate) enum Command {
     Xattr(xattr::Args),
     Prop(prop::Args),
     Batch(batch::Args),
+    Subvol(subvol::Args),
+    Trim(trim::Args),
     Inspect(inspect::Args),
     Verify(verify::Args),
     Fixture(fixture::Args),
@@ -78,6 +82,7 @@ impl Command {
             Command::Mknod(args) => Some(args),
             Command::Xattr(args) => args.edit(),
             Command::Prop(args) => args.edit(),
+            Command::Subvol(args) => args.edit(),
             _ => None,
         }
     }
@@ -103,6 +108,8 @@ impl Command {
             Command::Stat(args) => stat::run(&args, ui),
             Command::Prop(args) => prop::run(&args, ui),
             Command::Batch(args) => batch::run(&args, ui),
+            Command::Subvol(args) => subvol::run(&args, ui),
+            Command::Trim(args) => trim::run(&args, ui),
             Command::Inspect(args) => inspect::run(&args, ui),
             Command::Verify(args) => verify::run(&args, ui),
             Command::Fixture(args) => fixture::run(&args, ui),

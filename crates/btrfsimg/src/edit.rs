@@ -11,6 +11,7 @@ use btrfsimg_fs::Error;
 use btrfsimg_fs::device::{Access, Device, FileDevice, OverlayDevice};
 use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
+use btrfsimg_fs::write::subvol;
 
 use crate::address::{Address, ImageArgs};
 use crate::clock;
@@ -66,6 +67,8 @@ pub(crate) struct EditCx<'a, 'v> {
 struct Said {
     lines: Vec<String>,
     failures: Vec<(String, u8)>,
+    /// Deleted subvolumes are to be dropped, in commits of their own.
+    drop_deleted: bool,
 }
 
 impl<'a> EditCx<'a, '_> {
@@ -122,6 +125,11 @@ impl<'a> EditCx<'a, '_> {
         if !self.ui.is_quiet() {
             self.said.lines.push(line);
         }
+    }
+
+    /// Has what is left of deleted subvolumes dropped after the commit.
+    pub(crate) fn drop_deleted(&mut self) {
+        self.said.drop_deleted = true;
     }
 
     /// Reports a failure that does not stop the rest, after the commit; the exit code is then `code`.
@@ -192,18 +200,26 @@ impl EditArgs {
         let name = || path.display().to_string();
         let stop = stop_flag()?;
         let device: Arc<dyn Device> = Arc::new(self.open(path, image.offset, &stop)?);
-        let options = VolumeOptions { grow: self.grow, no_sync: self.no_sync, ..Default::default() };
+        let reproducible = clock::source_date_epoch()?.is_some();
+        let options =
+            VolumeOptions { grow: self.grow, no_sync: self.no_sync, reproducible, ..Default::default() };
         let edits = Edits { image, addresses, ui, stop: &stop, now: clock::now()? };
         let result = {
             let mut volume = Volume::open(device.clone(), options).with_context(name)?;
             let mut tx = volume.begin(edits.now)?;
-            edits.make(&mut tx, change).and_then(|said| {
+            let done = edits.make(&mut tx, change).and_then(|said| {
                 if stop.load(Ordering::Relaxed) {
                     return Err(Error::Interrupted.into());
                 }
                 tx.commit().with_context(name)?;
                 Ok(said)
-            })
+            });
+            match done {
+                Ok(said) if said.drop_deleted => {
+                    drop_deleted(&mut volume, edits.now, &stop).with_context(name).map(|()| said)
+                }
+                done => done,
+            }
         };
         let said = result.map_err(|error| match error.downcast_ref::<Error>() {
             Some(Error::NoSpace { what, needed: None }) => {
@@ -254,6 +270,17 @@ impl EditArgs {
             Err(_) if stop.load(Ordering::Relaxed) => Err(Error::Interrupted.into()),
             other => Ok(other?),
         }
+    }
+}
+
+fn drop_deleted(volume: &mut Volume, now: btrfsimg_ondisk::Timespec, stop: &AtomicBool) -> Result<()> {
+    match subvol::drop_deleted(volume, now, &mut || stop.load(Ordering::Relaxed)) {
+        Ok(_) => Ok(()),
+        Err(Error::Interrupted) => anyhow::bail!(
+            "interrupted: the subvolumes are deleted, but not all that they held; 'btrfsimg subvol sync' drops the \
+             rest, as does a kernel that mounts the image"
+        ),
+        Err(error) => Err(error.into()),
     }
 }
 

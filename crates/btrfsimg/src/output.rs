@@ -16,7 +16,7 @@ use crate::args::Global;
 use crate::exit;
 
 pub(crate) use mode::{mode_string, type_name};
-pub(crate) use time::{iso_time, list_time, parse_time};
+pub(crate) use time::{iso_time, list_time, parse_time, second};
 
 /// The version of the JSON schema, in every document.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
@@ -119,6 +119,13 @@ pub(crate) fn message(error: &anyhow::Error) -> String {
 /// Standard output, buffered. To be flushed.
 pub(crate) fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::with_capacity(1 << 16, io::stdout().lock())
+}
+
+/// Prints one line on standard output.
+pub(crate) fn print_line(line: &str) -> Result<()> {
+    let mut out = stdout();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
 }
 
 /// Prints a JSON document of the fields of `body`, led by the schema's version.

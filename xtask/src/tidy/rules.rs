@@ -24,6 +24,8 @@ pub(super) const LAYERS: &[(&str, &[&str])] = &[
     ("mkfs", &["write"]),
     ("replay", &["write"]),
     ("resize", &["write"]),
+    // Of the committed state, which no transaction is changing.
+    ("trim", &["tree"]),
     ("defrag", &["write"]),
     ("verify", &["chunk_map", "device"]),
 ];
@@ -60,6 +62,7 @@ const NO_OS: &[&str] = &[
     "crates/btrfsimg-fs/src/read",
     "crates/btrfsimg-fs/src/inspect",
     "crates/btrfsimg-fs/src/diff",
+    "crates/btrfsimg-fs/src/trim",
     "crates/btrfsimg-fs/src/txn",
     "crates/btrfsimg-fs/src/write",
     "crates/btrfsimg-fs/src/verify",

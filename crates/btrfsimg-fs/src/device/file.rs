@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOp
 use std::path::{Path, PathBuf};
 
 use btrfsimg_ondisk::Physical;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FallocateFlags, FlockOperation};
 
 use super::Device;
 use crate::error::{Error, Result};
@@ -230,6 +230,15 @@ impl Device for FileDevice {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "a block device has a fixed length"));
         }
         self.file.set_len(self.base + len).map_err(|error| self.explain(error))
+    }
+
+    fn punch(&self, at: Physical, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.file, flags, self.base + at.0, len)?)
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.file.metadata().is_ok_and(|meta| meta.is_file() && meta.blocks() < meta.len() / 512)
     }
 }
 

@@ -61,4 +61,16 @@ impl Device for MemDevice {
         self.bytes.write().unwrap_or_else(PoisonError::into_inner).resize(len, 0);
         Ok(())
     }
+
+    fn punch(&self, at: Physical, len: u64) -> io::Result<()> {
+        let mut bytes = self.bytes.write().unwrap_or_else(PoisonError::into_inner);
+        let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let range = range(len, at).and_then(|r| bytes.get_mut(r));
+        range.ok_or(io::ErrorKind::InvalidInput)?.fill(0);
+        Ok(())
+    }
+
+    fn is_sparse(&self) -> bool {
+        true
+    }
 }

@@ -38,4 +38,18 @@ pub trait Device: Send + Sync {
 
     /// Makes a file this long; new bytes are a hole. Block devices refuse.
     fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Makes the `len` bytes at `at` zeros that take no room; a block device discards them.
+    ///
+    /// # Errors
+    /// `Unsupported` where the host cannot.
+    fn punch(&self, at: Physical, len: u64) -> io::Result<()> {
+        let _ = (at, len);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Whether it is a file with holes, so that what is not used takes no room and is to take none.
+    fn is_sparse(&self) -> bool {
+        false
+    }
 }

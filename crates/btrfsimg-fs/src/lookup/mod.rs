@@ -22,7 +22,10 @@ pub use dir::{Entry, check_name, entries, entries_by_hash, find_entry, next_dir_
 pub use file::{file_extents, symlink_target, xattr, xattrs};
 pub use path::{SYMLINKS_MAX, resolve, resolve_parent};
 pub use segments::{Loss, Segment, SegmentKind, Segments};
-pub use subvolume::{default_subvolume, subvolume, subvolume_is_readonly};
+pub use subvolume::{
+    Subvolume, default_subvolume, deleted_subvolumes, subvolume, subvolume_is_readonly, subvolume_link,
+    subvolume_path, subvolumes,
+};
 
 /// An inode of a subvolume.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

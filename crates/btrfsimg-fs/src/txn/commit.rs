@@ -147,6 +147,7 @@ impl Transaction<'_> {
         let mut ctx = *self.volume.store.ctx();
         ctx.incompat = self.superblock.incompat_flags.get();
         let nodesize = u64::from(self.nodesize());
+        addresses.iter().for_each(|at| self.written.insert(*at..at.saturating_add(nodesize)));
         let mut run: Vec<u8> = Vec::new();
         let mut run_start = 0;
         for &at in addresses {

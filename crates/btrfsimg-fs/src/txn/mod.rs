@@ -65,6 +65,8 @@ pub struct Transaction<'v> {
     removed_chunks: Vec<crate::chunk_map::Chunk>,
     reserve: reserve::Reserve,
     pending_csums: csums::PendingCsums,
+    /// Logical ranges that this transaction has written to.
+    written: runs::Runs,
     now: btrfsimg_ondisk::Timespec,
     /// The superblock is being written, or was.
     begun: bool,
@@ -173,7 +175,11 @@ impl<'v> Transaction<'v> {
     /// # Errors
     /// `Io`.
     pub fn write_data(&mut self, at: Logical, bytes: &[u8]) -> Result<()> {
-        if self.volume.dry_run { Ok(()) } else { self.volume.store.write_copies(at, bytes) }
+        if self.volume.dry_run {
+            return Ok(());
+        }
+        self.written.insert(at.0..at.0.saturating_add(bytes.len() as u64));
+        self.volume.store.write_copies(at, bytes)
     }
 
     /// Notes a data extent that was allocated here, its checksums (none for nodatasum), and its first reference.
@@ -271,11 +277,33 @@ fn check_expected(block: &TreeBlock, at: Logical, expect: &ParentExpectation) ->
     Ok(())
 }
 
+impl Transaction<'_> {
+    /// Makes holes of what was written, in a file that has holes: it was free before, and nothing reaches it now. Where
+    /// that cannot be, the bytes stay, as what was deleted does.
+    fn give_back_written(&self) {
+        let store = &self.volume.store;
+        if !store.device().is_sparse() {
+            return;
+        }
+        for range in self.written.iter() {
+            let mut at = range.start;
+            while let Some(chunk) = store.chunks().lookup(Logical(at)).filter(|_| at < range.end) {
+                let end = range.end.min(chunk.end());
+                for place in chunk.places(Logical(at)).into_iter().flatten() {
+                    let _ = store.device().punch(place.physical, end - at);
+                }
+                at = end;
+            }
+        }
+    }
+}
+
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         if self.begun {
             return;
         }
+        self.give_back_written();
         *self.volume.store.chunks_mut() = std::mem::take(&mut self.undo.chunks);
         self.volume.policy = self.undo.policy;
         // What was written behind the old end is not the file's. Block devices keep their length anyway, and where

@@ -151,6 +151,7 @@ impl Volume {
             removed_chunks: Vec::new(),
             reserve: Default::default(),
             pending_csums: Default::default(),
+            written: Default::default(),
             now,
             begun: false,
             undo,

@@ -94,7 +94,7 @@ fn make(
 }
 
 /// Every component that is missing. Returns which they were.
-fn make_all(
+pub(super) fn make_all(
     tx: &mut Transaction<'_>,
     start: Place,
     address: &Address,

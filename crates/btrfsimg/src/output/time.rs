@@ -24,6 +24,11 @@ pub(crate) fn list_time(t: Timespec) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", second / 3600, second / 60 % 60)
 }
 
+/// `2026-11-30 15:41:52`: to the second.
+pub(crate) fn second(t: Timespec) -> String {
+    format!("{}:{:02}", list_time(t), t.sec.get().rem_euclid(DAY) % 60)
+}
+
 /// `2026-11-30 15:41:52.123456789 +0000`, as stat(1) has it.
 pub(crate) fn iso_time(t: Timespec) -> String {
     let second = t.sec.get().rem_euclid(DAY) % 60;

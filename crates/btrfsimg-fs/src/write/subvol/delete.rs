@@ -4,18 +4,20 @@
 //! where that is little; else the rest stays, marked as the kernel marks it, and goes in further transactions: ours,
 //! or those of the next kernel that mounts the image.
 
-use btrfsimg_ondisk::{Key, KeyType, objectid, root_flags};
+use btrfsimg_ondisk::{Key, KeyType, Timespec, objectid, root_flags};
 
 use super::{links, uuids};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place, default_subvolume, find_entry, target};
 use crate::tree::Cursor;
-use crate::txn::{Transaction, TreeDrop};
+use crate::txn::{Transaction, TreeDrop, Volume};
 use crate::write::names::{check_immutable, remove_entry};
 
-/// Extents whose references change in one transaction, about: a bound of its memory and of what it needs of the free
-/// space.
-pub const DROP_STEP: usize = 32 << 10;
+/// Extents whose references change in one transaction of a drop, about: a bound of its memory and of what it needs of
+/// the free space.
+const DROP_STEP: usize = 32 << 10;
+/// The same of the transaction that deletes, which may hold other changes.
+const DROP_AT_ONCE: usize = 2 << 10;
 
 /// A subvolume whose name is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,13 +29,13 @@ pub struct Deleted {
 }
 
 /// Deletes the subvolume `name` of `dir`, and drops what it holds where that is little. Where `finished` is not set, the
-/// rest is for a [`TreeDrop`], once this is committed.
+/// rest is for [`drop_deleted`], once this is committed.
 ///
 /// # Errors
 /// As [`begin_delete`].
 pub fn delete(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Result<Deleted> {
     let tree = begin_delete(tx, dir, name)?;
-    let finished = finish(tx, &mut TreeDrop::new(tree), DROP_STEP)?;
+    let finished = finish(tx, &mut TreeDrop::new(tree), DROP_AT_ONCE)?;
     Ok(Deleted { tree, finished })
 }
 
@@ -68,6 +70,36 @@ pub fn finish(tx: &mut Transaction<'_>, drop: &mut TreeDrop, limit: usize) -> Re
         tx.remove(objectid::ROOT_TREE, orphan)?;
     }
     Ok(finished)
+}
+
+/// Drops all that is left of deleted subvolumes, those that others deleted too, in as many transactions as it takes.
+/// Says how many there were.
+///
+/// # Errors
+/// `Interrupted` when `stop` says so between two transactions; what is left then is for the next call, or the next
+/// kernel. As any change of a tree.
+pub fn drop_deleted(volume: &mut Volume, now: Timespec, stop: &mut dyn FnMut() -> bool) -> Result<usize> {
+    let deleted = lookup::deleted_subvolumes(volume.store())?;
+    for &tree in &deleted {
+        let (mut drop, mut limit) = (TreeDrop::new(tree), DROP_STEP);
+        loop {
+            if stop() {
+                return Err(Error::Interrupted);
+            }
+            let mut tx = volume.begin(now)?;
+            let step = finish(&mut tx, &mut drop, limit);
+            match step.and_then(|finished| tx.commit().map(|()| finished)) {
+                Ok(true) => break,
+                Ok(false) => {}
+                // What a step frees is there after it: smaller ones need less before.
+                Err(Error::NoSpace { .. }) if limit > 1 => {
+                    (drop, limit) = (TreeDrop::new(tree), limit / 8);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(deleted.len())
 }
 
 fn check_deletable(tx: &Transaction<'_>, tree: u64, shown: &str) -> Result<()> {

@@ -1,0 +1,279 @@
+//! Subvolumes: what btrfsimg does to an image beside what the kernel does to a copy of it, and what either makes of what
+//! the other left half done.
+#![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use btrfsimg_fs::device::{Access, FileDevice};
+use btrfsimg_fs::lookup::Place;
+use btrfsimg_fs::txn::{TreeDrop, Volume, VolumeOptions};
+use btrfsimg_fs::write::subvol;
+use btrfsimg_ondisk::Timespec;
+use btrfsimg_testkit::treediff::{DiffOptions, diff};
+use btrfsimg_testkit::{Oracle, btrfs_progs, sparse};
+use common::{Lab, run, sh};
+
+/// Subvolumes with files of every storage, nested, with snapshots among them, some of files that changed since.
+const AGED: &str = r#"
+for v in a b; do
+  btrfs -q subvolume create $v; mkdir -p $v/d/e
+  for n in $(seq 700); do echo "file $n of $v" > "$v/d/inline-file-with-a-long-name-$n"; done
+  for n in $(seq 60); do head -c $((n * 700)) /dev/urandom > $v/d/e/data-$n; done
+  head -c 3000000 /dev/urandom > $v/large; cp --reflink=always $v/large $v/clone
+done
+btrfs -q subvolume create a/d/inner; echo x > a/d/inner/file; sync
+btrfs -q subvolume snapshot a old; btrfs -q subvolume snapshot -r a fixed
+rm a/d/inline*1* ; dd if=/dev/urandom of=a/large bs=4096 seek=100 count=20 conv=notrunc status=none; sync
+btrfs -q subvolume snapshot old older; echo more >> older/d/e/data-3; rm old/clone; sync
+"#;
+
+fn aged() -> Option<Lab> {
+    Lab::kernel_made(&["-n", "4096"], "rw", |top| {
+        sh(top, AGED);
+    })
+}
+
+fn copy(lab: &Lab, name: &str) -> PathBuf {
+    let to = lab.host(name);
+    sparse::copy(&lab.image, &to).unwrap();
+    to
+}
+
+fn at(image: &Path, path: &str) -> String {
+    format!("{}:{path}", image.display())
+}
+
+/// Directories change when the command runs.
+fn without_times() -> DiffOptions {
+    DiffOptions { times: false, ..DiffOptions::default() }
+}
+
+/// Mounts an image, calls `look`, and unmounts; the kernel must have nothing to say.
+fn mounted<T>(image: &Path, options: &str, look: impl FnOnce(&Path) -> T) -> T {
+    let mount = Oracle::new().mount(image, options).unwrap().unwrap();
+    let result = look(mount.path());
+    assert_eq!(mount.unmount().unwrap(), [""; 0]);
+    result
+}
+
+/// What `btrfs subvolume list` says, but for generations.
+fn listed(top: &Path, letters: &str) -> Vec<String> {
+    let text = sh(top, &format!("TZ=UTC btrfs subvolume list {letters} ."));
+    let field = |line: &str| {
+        line.split(" gen ")
+            .map(|part| part.split_once(' ').map_or(part, |p| p.1).to_owned())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    text.lines().map(field).collect()
+}
+
+#[track_caller]
+fn assert_sound(image: &Path) {
+    assert_eq!(btrfs_progs::check(image).unwrap(), Vec::<String>::new());
+    Oracle::new().judge(image, None).unwrap().assert_ok();
+    run(&["verify", "--data", image.to_str().unwrap()]).expect(0);
+}
+
+/// Each line once by the kernel and once by btrfsimg.
+const STEPS: [(&str, &[&[&str]]); 7] = [
+    ("btrfs -q subvolume snapshot a a/d/copy", &[&["snapshot", "/a", "/a/d/copy"]]),
+    ("btrfs -q subvolume snapshot -r a/d/copy b", &[&["snapshot", "-r", "/a/d/copy", "/b"]]),
+    ("btrfs -q subvolume delete fixed old", &[&["delete", "/fixed", "/old"]]),
+    (
+        "btrfs -q subvolume create b/d/new; btrfs -q subvolume create b/d/new/er",
+        &[&["create", "/b/d/new", "/b/d/new/er"]],
+    ),
+    (
+        "btrfs -q subvolume snapshot b b2; btrfs -q subvolume delete a/d/inner",
+        &[&["snapshot", "/b", "/b2"], &["delete", "/a/d/inner"]],
+    ),
+    ("btrfs -q subvolume snapshot b/copy back", &[&["snapshot", "/b/copy", "/"]]),
+    ("btrfs -q subvolume delete older", &[&["delete", "/older"]]),
+];
+
+#[test]
+fn subvolumes_change_as_by_the_kernel() {
+    let Some(lab) = aged() else { return };
+    let ours = copy(&lab, "ours.img");
+    mounted(&lab.image, "rw", |top| {
+        for (script, _) in STEPS {
+            sh(top, &script.replace("b/copy back", "b/copy copy"));
+        }
+        sh(top, "rm b2/d/e/data-1 b2/d/inline*7; mkdir b2/d/x; rm copy/large");
+    });
+    for (_, commands) in STEPS {
+        for words in commands {
+            let words: Vec<String> = words
+                .iter()
+                .map(|w| if w.starts_with('/') { at(&ours, w) } else { (*w).to_owned() })
+                .collect();
+            run(&[&["subvol".to_owned()], &words[..]].concat()).expect(0);
+        }
+    }
+    // Files of shared leaves, on both sides of a snapshot.
+    let gone: Vec<String> = mounted(&ours, "ro", |top| {
+        sh(top, "ls -d b2/d/inline*7").lines().map(|name| at(&ours, &format!("/{name}"))).collect()
+    });
+    run(&[&["rm".to_owned(), at(&ours, "/b2/d/e/data-1"), at(&ours, "/copy/large")], &gone[..]].concat())
+        .expect(0);
+    run(&["mkdir", &at(&ours, "/b2/d/x")]).expect(0);
+    assert_sound(&ours);
+    mounted(&lab.image, "ro", |theirs| {
+        mounted(&ours, "ro", |ours| {
+            diff(theirs, ours, &without_times()).unwrap().assert_equal();
+            for letters in ["-p", "-r", "-s"] {
+                let without_time = |lines: Vec<String>| -> Vec<String> {
+                    lines
+                        .iter()
+                        .map(|l| {
+                            l.split(" otime ").next().unwrap().to_owned() + l.rsplit(' ').next().unwrap()
+                        })
+                        .collect()
+                };
+                assert_eq!(without_time(listed(ours, letters)), without_time(listed(theirs, letters)));
+            }
+        });
+    });
+    // All of it goes, and leaves nothing behind.
+    run(&[
+        "subvol",
+        "delete",
+        "-R",
+        &at(&ours, "/a"),
+        &at(&ours, "/b"),
+        &at(&ours, "/b2"),
+        &at(&ours, "/copy"),
+    ])
+    .expect(0);
+    assert_sound(&ours);
+    let left = run(&["subvol", "list", "--json", ours.to_str().unwrap()]).expect(0);
+    assert!(left.text().contains("\"subvolumes\": []"), "{}", left.text());
+    let used = btrfs_progs::dump_super(&ours, &[]).unwrap();
+    let used: u64 = used.lines().find_map(|l| l.strip_prefix("bytes_used")).unwrap().trim().parse().unwrap();
+    assert!(used < 1 << 20, "{used} bytes are used by nothing");
+}
+
+#[test]
+fn listed_and_shown_as_by_btrfs_subvolume() {
+    let Some(lab) = aged() else { return };
+    let image = lab.image.to_str().unwrap();
+    lab.mounted(|top| {
+        for letters in ["", "-t", "-r", "-s", "-o", "-p", "-c", "-u", "-R", "-st", "-pcuR", "-tu"] {
+            let theirs = sh(top, &format!("TZ=UTC btrfs subvolume list {letters} ."));
+            let ours: Vec<&str> = ["subvol", "list"]
+                .into_iter()
+                .chain([letters, image].into_iter().filter(|w| !w.is_empty()))
+                .collect();
+            assert_eq!(run(&ours).expect(0).text(), theirs, "{letters}");
+        }
+        let theirs = sh(top, "TZ=UTC btrfs subvolume list -q .");
+        assert_eq!(run(&["subvol", "list", "--parent-uuid", image]).expect(0).text(), theirs);
+        for path in ["/", "/a", "/fixed", "/a/d/inner"] {
+            let theirs = sh(top, &format!("TZ=UTC btrfs subvolume show .{path}"));
+            let ours = run(&["subvol", "show", &lab.at(path)]).expect(0);
+            // btrfs-progs 6.2 print the time of creation there.
+            let but_sent = |text: &str| -> Vec<String> {
+                text.lines().filter(|l| !l.contains("Send time")).map(str::to_owned).collect()
+            };
+            assert_eq!(but_sent(ours.text()), but_sent(&theirs), "{path}");
+        }
+    });
+    assert_eq!(run(&["subvol", "get-default", image]).expect(0).text(), "ID 5 (FS_TREE)\n");
+    run(&["subvol", "set-default", &lab.at("/a/d/inner")]).expect(0);
+    assert_sound(&lab.image);
+    let ours = run(&["subvol", "get-default", image]).expect(0);
+    mounted(&lab.image, "ro", |top| {
+        assert_eq!(fs::read_to_string(top.join("file")).unwrap(), "x\n");
+        assert_eq!(ours.text(), sh(top, "btrfs subvolume get-default ."));
+    });
+    run(&["subvol", "set-default", "5", image]).expect(0);
+    mounted(&lab.image, "ro", |top| assert!(top.join("a/d/inner").exists()));
+}
+
+#[test]
+fn what_the_kernel_refuses_is_refused() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
+        sh(top, "btrfs -q subvolume create a; btrfs -q subvolume create a/in; btrfs -q subvolume create kept; chattr +i kept
+                 btrfs -q subvolume create d; btrfs -q subvolume create d/in; btrfs property set d ro true; mkdir plain; echo x > file");
+    }) else {
+        return;
+    };
+    let before = fs::read(&lab.image).unwrap();
+    let cases: [(&[&str], &str); 9] = [
+        (&["delete", "/a"], "directory not empty"),
+        (&["delete", "/kept"], "immutable"),
+        (&["delete", "/d/in"], "read-only file system"),
+        (&["delete", "/plain"], "not a subvolume"),
+        (&["delete", "/file"], "not a subvolume"),
+        (&["create", "/d/new"], "read-only file system"),
+        (&["create", "/plain"], "already exists"),
+        (&["snapshot", "/a", "/d"], "read-only file system"),
+        (&["snapshot", "/plain", "/new"], "not a subvolume"),
+    ];
+    for (words, reason) in cases {
+        let words: Vec<String> =
+            words.iter().map(|w| if w.starts_with('/') { lab.at(w) } else { (*w).to_owned() }).collect();
+        let ran = run(&[&["subvol".to_owned()], &words[..]].concat()).expect(1);
+        assert!(ran.stderr.contains(reason), "{words:?}: {}", ran.stderr);
+    }
+    assert!(fs::read(&lab.image).unwrap() == before, "nothing was written");
+    run(&["subvol", "set-default", &lab.at("/d")]).expect(0);
+    run(&["subvol", "delete", &lab.at("/d/in")]).expect(1);
+    run(&["prop", "set", &lab.at("/d"), "ro", "false"]).expect(0);
+    run(&["subvol", "delete", &lab.at("/d/in")]).expect(0);
+    let refused = run(&["subvol", "delete", &lab.at("/d")]).expect(1);
+    assert!(
+        refused.stderr.contains("operation not permitted: it is the default subvolume"),
+        "{}",
+        refused.stderr
+    );
+    assert_sound(&lab.image);
+}
+
+/// A drop that ended after some steps: what the kernel, and what we make of it.
+#[test]
+fn an_interrupted_drop_is_taken_up_again() {
+    let Some(lab) = aged() else { return };
+    for (name, limit, most) in [("a", 15, 3), ("old", 15, 3), ("b", 40, 4)] {
+        let half = copy(&lab, "half.img");
+        run(&["subvol", "delete", &at(&half, "/a/d/inner")]).expect(0);
+        drop_some(&half, name, limit, most);
+        assert_eq!(btrfs_progs::check(&half).unwrap(), Vec::<String>::new(), "{name}");
+        let listed = run(&["subvol", "list", "-d", half.to_str().unwrap()]).expect(0);
+        assert!(listed.text().contains("top level 0 path DELETED"), "{}", listed.text());
+        let ours = lab.host("ours.img");
+        sparse::copy(&half, &ours).unwrap();
+        run(&["subvol", "sync", ours.to_str().unwrap()]).expect(0);
+        assert_eq!(run(&["subvol", "list", "-d", ours.to_str().unwrap()]).expect(0).text(), "");
+        assert_sound(&ours);
+        mounted(&half, "rw", |top| {
+            sh(top, "btrfs subvolume sync . >/dev/null; sync");
+            assert_eq!(sh(top, "btrfs subvolume list -d ."), "");
+        });
+        assert_sound(&half);
+        mounted(&half, "ro", |theirs| {
+            mounted(&ours, "ro", |ours| diff(theirs, ours, &DiffOptions::default()).unwrap().assert_equal());
+        });
+    }
+}
+
+/// Deletes the subvolume `name` and drops a part of it, at most `steps` times `limit` extents.
+fn drop_some(image: &Path, name: &str, limit: usize, steps: usize) {
+    let now = Timespec::new(1_700_000_000, 0);
+    let device = Arc::new(FileDevice::open(image, Access::Write, 0).unwrap());
+    let mut volume = Volume::open(device, VolumeOptions::default()).unwrap();
+    let mut tx = volume.begin(now).unwrap();
+    let tree = subvol::begin_delete(&mut tx, Place::TOP, name.as_bytes()).unwrap();
+    tx.commit().unwrap();
+    let mut drop = TreeDrop::new(tree);
+    for _ in 0..steps {
+        let mut tx = volume.begin(now).unwrap();
+        assert!(!subvol::finish(&mut tx, &mut drop, limit).unwrap(), "{name} is larger than that");
+        tx.commit().unwrap();
+    }
+}
