@@ -103,7 +103,7 @@ pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
         let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
         writeln!(out, "{}\t", heads.join("\t"))?;
         let lines: Vec<String> = heads.iter().map(|head| "-".repeat(head.len())).collect();
-        writeln!(out, "{}", lines.join("\t"))?;
+        writeln!(out, "{}\t", lines.join("\t"))?;
     }
     for row in &rows {
         let fields = columns.iter().map(|(head, value)| match (args.table, *head) {
