@@ -15,7 +15,7 @@ use crate::write::names::{check_immutable, remove_entry};
 
 /// Extents whose references change in one transaction of a drop, about: a bound of its memory and of what it needs of
 /// the free space.
-const DROP_STEP: usize = 32 << 10;
+pub const DROP_STEP: usize = 32 << 10;
 /// The same of the transaction that deletes, which may hold other changes.
 const DROP_AT_ONCE: usize = 2 << 10;
 

@@ -10,5 +10,5 @@ mod uuids;
 
 pub use create::{create, snapshot};
 pub use default::set_default;
-pub use delete::{Deleted, begin_delete, delete, drop_deleted, finish, remove_stand_in};
+pub use delete::{DROP_STEP, Deleted, begin_delete, delete, drop_deleted, finish, remove_stand_in};
 pub use readonly::set_readonly;
