@@ -105,8 +105,9 @@ impl<'a> EditCx<'a, '_> {
             said: Said::default(),
         };
         change(&mut cx)?;
-        let Said { lines, mut failures } = cx.said;
+        let Said { lines, mut failures, drop_deleted } = cx.said;
         self.said.lines.extend(lines);
+        self.said.drop_deleted |= drop_deleted;
         match failures.pop() {
             Some((message, code)) => Err(exit::with_code(message, code)),
             None => Ok(()),
