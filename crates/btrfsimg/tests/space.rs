@@ -9,6 +9,7 @@ mod writing;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use btrfsimg_testkit::rng::Rng;
 use btrfsimg_testkit::{JudgeOptions, Oracle, btrfs_progs};
 use common::{Lab, run, sh};
 use writing::{assert_checks_clean, size_that_will_do};
@@ -221,4 +222,52 @@ fn orphans_stay_for_the_kernel() {
     mount.unmount().unwrap();
     assert_eq!(orphans(), 0);
     oracle.judge(&lab.image, None).unwrap().assert_ok();
+}
+
+/// Filled, half of it deleted at random, filled again: nothing leaks, and what is free is found, in pieces as it is.
+#[test]
+fn aged_images_take_as_much_as_new_ones() {
+    let lab = lab();
+    lab.mkfs(&["-n", "4k", "-b", "96M"]);
+    let mut rng = Rng::new(5);
+    let mut parts = Vec::new();
+    for (name, count, most) in [("large", 20, 200_000), ("middle", 1, 100_000), ("small", 1, 8192)] {
+        let dir = lab.host(name);
+        fs::create_dir(&dir).unwrap();
+        let mut bytes = 0;
+        for i in 0..count {
+            let size = if count == 1 { most } else { rng.index(most) };
+            fs::write(dir.join(format!("f{i}")), vec![0xa5_u8; size]).unwrap();
+            bytes += size;
+        }
+        parts.push((dir, bytes));
+    }
+    let (mut held, mut n, mut first) = (Vec::new(), 0, 0);
+    for round in 0..4 {
+        for (dir, bytes) in &parts {
+            loop {
+                n += 1;
+                let name = format!("/d{n}");
+                let words = ["cp", "-q", "--no-sync", "-r", dir.to_str().unwrap(), &lab.at(&name)];
+                let ran = run(&words);
+                if ran.code == 5 {
+                    break;
+                }
+                assert_eq!(ran.code, 0, "{}", ran.stderr);
+                held.push((name, *bytes));
+            }
+        }
+        assert_checks_clean(&lab.image, "filling");
+        let stored: usize = held.iter().map(|(_, bytes)| bytes).sum();
+        first = if round == 0 { stored } else { first };
+        assert!(stored >= first / 100 * 97, "round {round}: {stored} bytes, at first {first}");
+        let (gone, kept): (Vec<_>, Vec<_>) = held.into_iter().partition(|_| rng.index(2) == 0);
+        let words = ["rm", "-r"].map(str::to_owned).into_iter();
+        run(&words.chain(gone.iter().map(|(name, _)| lab.at(name))).collect::<Vec<_>>()).expect(0);
+        assert_checks_clean(&lab.image, "rm");
+        held = kept;
+    }
+    // Without room for much more.
+    let judge = JudgeOptions { write_bytes: 0, ..JudgeOptions::default() };
+    Oracle::new().judge_with(&lab.image, &judge).unwrap().assert_ok();
 }
