@@ -26,7 +26,9 @@ impl Images {
     pub(crate) fn make() -> Images {
         let dir = tempfile::tempdir().unwrap();
         let mut paths = vec![dir.path().join("own.img")];
-        make_own(dir.path(), &paths[0]);
+        let tree = dir.path().join("tree");
+        make_tree(&tree);
+        make_own(&tree, &paths[0], 4096, CsumType::XxHash64);
         let oracle = Oracle::new();
         let complete = oracle.has_progs() && oracle.has_kernel();
         if complete {
@@ -77,9 +79,8 @@ fn noise(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// Small nodes, zlib, a file whose extents fill several leaves, extended references.
-fn make_own(dir: &Path, image: &Path) {
-    let tree = dir.join("tree");
+/// A file whose extents fill several leaves, and so many links that some are extended references.
+pub(crate) fn make_tree(tree: &Path) {
     fs::create_dir_all(tree.join("a/b")).unwrap();
     fs::write(tree.join("a/b/deep"), b"deep").unwrap();
     fs::write(tree.join("inline"), b"hello").unwrap();
@@ -94,11 +95,15 @@ fn make_own(dir: &Path, image: &Path) {
     for i in 0..40 {
         fs::hard_link(tree.join("linked"), tree.join(format!("{i:0>180}"))).unwrap();
     }
+}
+
+/// An image of that tree, compressed with zlib.
+pub(crate) fn make_own(tree: &Path, image: &Path, nodesize: u32, csum: CsumType) {
     let options = Options {
         sectorsize: 4096,
-        nodesize: 4096,
+        nodesize,
         features: Features::default(),
-        csum: CsumType::XxHash64,
+        csum,
         label: b"own".to_vec(),
         fsid: None,
         reproducible: false,
@@ -120,7 +125,7 @@ fn make_own(dir: &Path, image: &Path) {
             cancel: None,
             progress: None,
         };
-        import_tree(tx, &tree, Target::NewRoot(root), &import)
+        import_tree(tx, tree, Target::NewRoot(root), &import)
     })
     .unwrap();
 }
