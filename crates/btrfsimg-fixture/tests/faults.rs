@@ -164,7 +164,7 @@ fn read_all(top: &Path) -> std::io::Result<()> {
 /// What a kernel does with the image, and why.
 fn kernel(image: &Path, fault: &Fault) -> (Kernel, String) {
     // A read-only device refuses an image with a log: it cannot be replayed there.
-    let options = if fault.rule == "LOG-01" { "rw" } else { "ro" };
+    let options = if fault.rule.starts_with("LOG-") { "rw" } else { "ro" };
     let mount = match Mount::open(image, options) {
         Ok(mount) => mount,
         Err(error) => return (Kernel::Refuses, format!("{error:#}")),

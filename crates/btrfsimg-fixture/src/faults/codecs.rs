@@ -1,4 +1,4 @@
-//! FE-25: compressed data that do not decode, under right checksums.
+//! FE-25: compressed data that do not decode, or are not as kernels write them, under right checksums.
 
 use btrfsimg_ondisk::{
     COMPRESSION_LZO, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FILE_EXTENT_INLINE_HEAD_LEN, FileExtentKind, Logical,

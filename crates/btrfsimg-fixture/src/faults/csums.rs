@@ -98,7 +98,10 @@ fn item(image: &Image, target: &Target) -> Found<Spot> {
 
 fn flip(image: &mut Image, target: &Target, mirror: Option<usize>) -> Found<()> {
     let sums = some!(item(image, &Target::Any)?).key.offset;
-    let spot = some!(regular(image, target, |e| e.disk_extent().is_some_and(|(at, _)| at.0 >= sums))?);
+    // Of compressed data, a verifier that decodes may name what does not decode.
+    let with_sums = |e: &FileExtent<'_>| e.disk_extent().is_some_and(|(at, _)| at.0 >= sums);
+    let plain = regular(image, target, |e| with_sums(e) && e.compression == 0)?;
+    let spot = some!(plain.or(regular(image, target, with_sums)?));
     let data = image.item(&spot)?;
     let Some((at, _)) = FileExtent::parse(&data).ok().and_then(|e| e.disk_extent()) else { return Ok(None) };
     let offset = FileExtent::parse(&data).ok().and_then(|e| e.range().map(|r| r.offset.get())).unwrap_or(0);

@@ -57,10 +57,10 @@ super::table! {
         let spot = some!(chunks::chunk(image, target)?);
         image.edit_at::<Stripe>(&spot, 48, |s| s.dev_uuid[0] ^= 1)
     };
-    "super-dev-uuid": "DEV-07", kernel refuses, check misses,
+    "super-dev-uuid": "DEV-07", kernel refuses, check names,
     "gives the superblock's device item another UUID than the device has", needs "a superblock",
     |image, _| image.edit_supers(|sb| sb.dev_item.uuid[0] ^= 1).map(Some);
-    "super-sys-chunk-stripe-uuid": "DEV-07", kernel refuses, check misses,
+    "super-sys-chunk-stripe-uuid": "DEV-07", kernel refuses, check names,
     "makes a stripe in the system chunk array name another device's UUID", needs "a superblock",
     // Behind the key and the chunk's fixed part; a stripe's UUID is at 16.
     |image, _| image.edit_supers(|sb| sb.sys_chunk_array[17 + 48 + 16] ^= 1).map(Some);

@@ -1,7 +1,8 @@
 //! SB-, LOG-: the superblock and what it points to directly.
 
 use btrfsimg_ondisk::{
-    Header, SUPERBLOCK_OFFSETS, Superblock, TreeBlock, block_group_flags, compat_ro, incompat, objectid,
+    Header, Logical, ParentExpectation, SUPERBLOCK_OFFSETS, Superblock, TreeBlock, block_group_flags,
+    compat_ro, header_flags, incompat, objectid,
 };
 
 use super::some;
@@ -127,15 +128,20 @@ super::table! {
     "gives the file system an empty log tree to replay", needs "room for a block in a metadata block group",
     |image, _| {
         let at = some!(image.free_block(block_group_flags::METADATA, |_| true)?);
-        let sb = *image.superblock();
-        let generation = sb.generation.get() + 1;
-        let like = image.block(sb.root.get().into(), &Default::default())?;
-        let (fsid, uuid) = (like.header().fsid, like.header().chunk_tree_uuid);
-        let header = TreeBlock::new_header(at, 0, objectid::TREE_LOG, generation, fsid, uuid);
-        let header = Header { flags: (header.flags.get() | btrfsimg_ondisk::header_flags::WRITTEN).into(), ..header };
-        image.put_block(at, TreeBlock::empty(image.ctx().nodesize, &header));
-        supers(image, |sb| (sb.log_root, sb.log_root_level) = (at.0.into(), 0))
+        log(image, at)
     };
+}
+
+/// Puts an empty log tree at `at`.
+fn log(image: &mut Image, at: Logical) -> Found<()> {
+    let sb = *image.superblock();
+    let generation = sb.generation.get() + 1;
+    let like = image.block(sb.root.get().into(), &ParentExpectation::default())?;
+    let (fsid, uuid) = (like.header().fsid, like.header().chunk_tree_uuid);
+    let header = TreeBlock::new_header(at, 0, objectid::TREE_LOG, generation, fsid, uuid);
+    let header = Header { flags: (header.flags.get() | header_flags::WRITTEN).into(), ..header };
+    image.put_block(at, TreeBlock::empty(image.ctx().nodesize, &header));
+    supers(image, |sb| (sb.log_root, sb.log_root_level) = (at.0.into(), 0))
 }
 
 fn supers(image: &mut Image, edit: impl Fn(&mut Superblock)) -> Found<()> {
