@@ -223,3 +223,51 @@ fn a_full_disk_under_a_sparse_image() {
     assert_eq!(names_in(disk.0.path()), ["sparse.img"]);
     assert!(fs::metadata(&bench.image).unwrap().blocks() * 512 < 12 << 20);
 }
+
+/// Its deletion takes several commits where it is large; here the name goes, and what it held with it.
+#[test]
+fn killed_while_a_subvolume_is_deleted() {
+    let bench = Bench::new(4);
+    let base = bench.dir.path().join("base.img");
+    let at = |path: &str| bench.at(path);
+    run(&["subvol", "create", &at("/sub")]).expect(0);
+    run(&["cp", "-q", "-r", bench.tree.to_str().unwrap(), &at("/sub/new")]).expect(0);
+    run(&["subvol", "snapshot", &at("/sub"), &at("/snap")]).expect(0);
+    run(&["rm", "-r", &at("/snap/new/d1")]).expect(0);
+    fs::rename(&bench.image, &base).unwrap();
+    let start = || {
+        sh(bench.dir.path(), "cp --sparse=always base.img i.img");
+        command(&["subvol", "delete", &at("/sub")])
+            .stderr(Stdio::null())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let whole = time_of(start());
+    let (mut rng, mut killed) = (Rng::new(12), 0);
+    for kill in 0..8 {
+        let mut child = start();
+        some_time(&mut rng, whole);
+        signal(&child, Signal::KILL);
+        killed += usize::from(child.wait().unwrap().signal() == Some(9));
+        let image = bench.image.to_str().unwrap();
+        run(&["verify", "-q", "--data", image]).expect(0);
+        let names = run(&["ls", image]).expect(0);
+        let is_there = names.text().lines().any(|name| name == "sub");
+        let options = DiffOptions { times: false, owners: false, ..DiffOptions::default() };
+        let out = bench.dir.path().join("out");
+        run(&["cp", "-q", "-a", &at("/snap/."), out.to_str().unwrap()]).expect(0);
+        assert!(!out.join("new/d1").exists());
+        assert!(diff(&bench.tree.join("d2"), &out.join("new/d2"), &options).unwrap().is_equal());
+        fs::remove_dir_all(&out).unwrap();
+        if is_there {
+            run(&["cp", "-q", "-a", &at("/sub/new"), out.to_str().unwrap()]).expect(0);
+            diff(&bench.tree, &out, &options).unwrap().assert_equal();
+            fs::remove_dir_all(&out).unwrap();
+        }
+        if kill % 4 == 3 {
+            Oracle::new().judge(&bench.image, None).unwrap().assert_ok();
+        }
+    }
+    assert!(killed > 2, "only {killed} were killed before they ended");
+}
