@@ -1,6 +1,7 @@
-//! `docs/verify.md` and `docs/fixture.md`, made from the tables of rules and of faults, so that pages, command and
-//! code say the same.
+//! Pages made from the code, so that pages, command and code say the same: `docs/verify.md` and `docs/fixture.md` from
+//! the tables of rules and of faults, `docs/compression.md` from the workspaces.
 
+mod compression;
 mod fixture;
 
 use crate::workspace;
@@ -25,25 +26,29 @@ Names stay: a rule that is dropped leaves its name unused.
 | warning | odd or out of date; nothing is lost and nothing refuses it | `warning`, 0 (4 with `--fail-on warning`) |
 ";
 
-/// Writes the page.
+/// Writes the pages.
 pub(crate) fn run() -> Result<()> {
     let stray = strays();
     ensure!(stray.is_empty(), "rules of no family in {}: {}", file!(), stray.join(", "));
-    fs::write(workspace().join(PAGE), page()).with_context(|| format!("cannot write {PAGE}"))?;
-    fs::write(workspace().join(fixture::PAGE), fixture::page())
-        .with_context(|| format!("cannot write {}", fixture::PAGE))?;
-    println!("docs: wrote {PAGE} and {}", fixture::PAGE);
+    for (name, page) in pages() {
+        fs::write(workspace().join(name), page).with_context(|| format!("cannot write {name}"))?;
+        println!("docs: wrote {name}");
+    }
     Ok(())
 }
 
-/// A fault when the page is not what the rules say.
+/// A fault for each page that is not what the code says.
 pub(crate) fn check(top: &Path, faults: &mut Vec<String>) {
-    for (path, text) in [(PAGE, page()), (fixture::PAGE, fixture::page())] {
-        if fs::read_to_string(top.join(path)).ok().as_deref() != Some(&text) {
-            faults.push(format!("{path}: out of date; run `cargo xtask docs`"));
+    for (name, page) in pages() {
+        if fs::read_to_string(top.join(name)).ok().as_deref() != Some(&page) {
+            faults.push(format!("{name}: out of date; run `cargo xtask docs`"));
         }
     }
     faults.extend(strays().iter().map(|id| format!("{}: rule {id} is of no family", file!())));
+}
+
+fn pages() -> [(&'static str, String); 3] {
+    [(PAGE, page()), (fixture::PAGE, fixture::page()), (compression::PAGE, compression::page())]
 }
 
 fn family(rule: &RuleInfo) -> &'static str {
@@ -102,6 +107,6 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let mut faults = Vec::new();
         check(top.path(), &mut faults);
-        assert_eq!(faults.len(), 2, "{faults:?}");
+        assert_eq!(faults.len(), 3, "{faults:?}");
     }
 }

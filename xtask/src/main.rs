@@ -2,6 +2,7 @@
 
 mod accept;
 mod aged;
+mod bench;
 mod cost;
 mod crash;
 mod differential;
@@ -31,7 +32,7 @@ struct Args {
 enum Task {
     /// Check what no compiler checks: layering, dependencies, licences, file lengths (a test does so too)
     Tidy,
-    /// Write docs/verify.md and docs/fixture.md from the tables (tidy says when one is out of date)
+    /// Write the pages under docs that are made from code (tidy says when they are out of date)
     Docs,
     /// Make images of a tree with every algorithm, and let the kernel and btrfs-progs judge each
     Accept(accept::Options),
@@ -53,6 +54,8 @@ enum Task {
     FalseAlarms(false_alarms::Options),
     /// Time verify against btrfs check, in turn on the same images on a tmpfs
     VerifySpeed(verify_speed::Options),
+    /// Repeat the published experiments and write docs/benchmarks.md with its plots
+    Bench(bench::Options),
     /// Fill a directory with everything a tree can hold
     OddTree {
         /// The directory, absent or empty
@@ -70,6 +73,7 @@ fn main() -> Result<()> {
         Task::Accept(options) => accept::run(&options),
         Task::Speed(options) => speed::run(&options),
         Task::Cost(options) => cost::run(&options),
+        Task::Bench(options) => bench::run(&options),
         Task::Crash(options) => crash::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Mutate(options) => mutate::run(&options),

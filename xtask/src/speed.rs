@@ -1,6 +1,6 @@
 //! The benchmark: image makers side by side, in turn, on one tmpfs.
 
-mod makers;
+pub(crate) mod makers;
 
 use crate::{
     images,

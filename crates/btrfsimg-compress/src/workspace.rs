@@ -69,9 +69,7 @@ impl Workspace {
                 (encoder.class() == zlib::Encoder::class_of(level)).then_some(0)
             }
             (Codec::Lzo(_), Algorithm::Lzo) => Some(0),
-            (Codec::Zstd(encoder), Algorithm::Zstd) => {
-                encoder.bytes().checked_sub(zstd::Encoder::bytes_for(level))
-            }
+            (Codec::Zstd(encoder), Algorithm::Zstd) => encoder.surplus_for(level),
             _ => None,
         }
     }

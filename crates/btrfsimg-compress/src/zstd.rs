@@ -12,19 +12,16 @@ const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Skippable frames start with 0x184D2A50 to 0x184D2A5F, little-endian.
 const SKIPPABLE_MAGIC: [u8; 3] = [0x2a, 0x4d, 0x18];
 
-/// zstd gives up memory after 128 frames on end that needed less than a third of what it has: small files would
-/// have it allocate anew again and again. A frame that needs all, once in so many, keeps it.
-const KEEP_AFTER: u32 = 100;
-
 static ZEROS: [u8; MAX_CHUNK] = [0; MAX_CHUNK];
 
-/// A compression context whose tables are allocated when it is made, for the largest chunk at its level, and kept.
+/// A compression context whose tables are allocated when it is made, for the largest chunk at its level.
+///
+/// Over small files zstd trades them for smaller ones, once in 128 frames at most, and gets them back with the next
+/// large chunk: what the context takes varies, what it is good for does not.
 pub(crate) struct Encoder {
     context: CCtx<'static>,
     level: i32,
     made_for: i32,
-    /// Frames since one needed all its memory.
-    small: u32,
 }
 
 impl Encoder {
@@ -51,8 +48,8 @@ impl Encoder {
         for &parameter in tuning {
             set(&mut context, parameter);
         }
-        let mut encoder = Encoder { context, level, made_for: level, small: 0 };
-        encoder.use_all();
+        let mut encoder = Encoder { context, level, made_for: level };
+        encoder.fill();
         encoder
     }
 
@@ -80,6 +77,11 @@ impl Encoder {
         }
     }
 
+    /// How many bytes more than a context for `level` needs it was made with; `None` when it was made with fewer.
+    pub(crate) fn surplus_for(&self, level: i32) -> Option<usize> {
+        Encoder::bytes_for(self.made_for).checked_sub(Encoder::bytes_for(level))
+    }
+
     /// What the context takes in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.context.sizeof()
@@ -93,23 +95,14 @@ impl Encoder {
             // Possible is only a failed allocation, and that ends a Rust program.
             panic!("zstd compression failed: {}", zstd_safe::get_error_name(code));
         }
-        let used_all = input.len() > MAX_CHUNK / 2 && self.level == self.made_for;
-        self.small = if used_all { 0 } else { self.small + 1 };
-        if self.small >= KEEP_AFTER {
-            self.use_all();
-        }
     }
 
-    /// A frame that needs all the memory of the context, and next to no time.
-    fn use_all(&mut self) {
-        let level = self.level;
-        self.set_level(self.made_for);
+    /// Has the context allocate all that it needs.
+    fn fill(&mut self) {
         let mut unread = [0; 1024];
         if let Err(code) = self.context.compress2(&mut unread[..], &ZEROS) {
             panic!("zstd compression failed: {}", zstd_safe::get_error_name(code));
         }
-        self.set_level(level);
-        self.small = 0;
     }
 }
 

@@ -15,26 +15,26 @@ use std::{
 };
 
 /// The name that the others are compared with.
-pub(super) const OURS: &str = "btrfsimg";
+pub(crate) const OURS: &str = "btrfsimg";
 
 /// Where source and image are.
-pub(super) struct Place {
-    pub(super) tmpfs: PathBuf,
-    pub(super) source: PathBuf,
+pub(crate) struct Place {
+    pub(crate) tmpfs: PathBuf,
+    pub(crate) source: PathBuf,
     /// Of the source.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Place {
-    pub(super) fn image(&self) -> PathBuf {
+    pub(crate) fn image(&self) -> PathBuf {
         self.tmpfs.join("image")
     }
 }
 
 /// A program with its way to compress.
-pub(super) struct Maker {
-    pub(super) name: String,
-    pub(super) spec: String,
+pub(crate) struct Maker {
+    pub(crate) name: String,
+    pub(crate) spec: String,
     how: How,
 }
 
@@ -47,7 +47,7 @@ enum How {
 
 impl Maker {
     /// Makes the image anew. What is done before that is not counted: the kernel's empty file system.
-    pub(super) fn run(&self, place: &Place) -> Result<Cost> {
+    pub(crate) fn run(&self, place: &Place) -> Result<Cost> {
         let image = place.image();
         match &self.how {
             How::Command(template) => {
@@ -87,7 +87,7 @@ fn kernel(place: &Place, image: &Path, options: &str) -> Result<Cost> {
 }
 
 /// All that are installed, for each compression that they have.
-pub(super) fn all(binary: &Path, specs: &[String], btrfs_only: bool) -> Vec<Maker> {
+pub(crate) fn all(binary: &Path, specs: &[String], btrfs_only: bool) -> Vec<Maker> {
     let mut makers = Vec::new();
     for spec in specs {
         let ours = images::mkfs(binary, "{image}".as_ref(), "{source}".as_ref(), "--compress-force", spec);

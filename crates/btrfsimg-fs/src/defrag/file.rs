@@ -1,6 +1,5 @@
 //! One file: which of its extents are made anew, and whether that gains anything.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use btrfsimg_compress::{Algorithm, Decision, MAX_CHUNK, Method, Property, WorkspacePool};
@@ -127,7 +126,7 @@ impl FileCursor {
         self.counts.rewritten += range.end - range.start;
         self.counts.extents_before += window.len() as u64;
         self.counts.extents_after += extents.len() as u64;
-        self.counts.disk_before += freed(&window);
+        self.counts.disk_before += held(&window);
         self.counts.disk_after += data.data.len() as u64;
         Ok(true)
     }
@@ -240,8 +239,8 @@ impl FileCursor {
     }
 
     /// Whether new extents are better: they take less on disk; or no more, and they are fewer; or they are of the
-    /// algorithm that was asked for, where the old ones are of another; or the file shares some that it is to have
-    /// for itself.
+    /// algorithm that is wanted, where the old ones are of another; or the file shares some that it is to have for
+    /// itself.
     fn is_worth_it(
         &self,
         window: &[Old],
@@ -249,9 +248,8 @@ impl FileCursor {
         extents: &[EncodedExtent],
         options: &Options,
     ) -> bool {
-        let (new, old) = (data.data.len() as u64, freed(window));
-        let changes_algorithm = options.request.is_some()
-            && window.iter().any(|o| o.compression != 0 && o.compression != self.wanted(o, options));
+        let (new, old) = (data.data.len() as u64, held(window));
+        let changes_algorithm = window.iter().any(|o| ![0, self.wanted(o, options)].contains(&o.compression));
         let unshares = window.iter().any(|o| o.refs.is_none());
         new < old || (new == old && extents.len() < window.len()) || changes_algorithm || unshares
     }
@@ -280,14 +278,10 @@ impl Old {
     }
 }
 
-/// Bytes on disk that `window` gives back when it is replaced: of extents to which nothing else refers.
-fn freed(window: &[Old]) -> u64 {
-    let mut extents = BTreeMap::new();
-    for old in window {
-        let (seen, _) = extents.entry(old.disk).or_insert((0, old));
-        *seen += 1;
-    }
-    extents.values().filter(|(seen, old)| old.refs == Some(*seen)).map(|(_, old)| old.disk_len).sum()
+/// Bytes on disk that `window` holds by itself: of an extent that other parts of the file refer to as well, its share.
+fn held(window: &[Old]) -> u64 {
+    let share = |old: &Old| old.refs.map_or(0, |refs| old.disk_len / refs.max(1));
+    window.iter().map(share).sum()
 }
 
 /// Encodes `bytes`, each part on a thread of its own. Parts are whole chunks, so that their number changes nothing.

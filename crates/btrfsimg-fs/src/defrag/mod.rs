@@ -48,7 +48,7 @@ pub struct Counts {
     pub extents_before: u64,
     /// See `extents_before`.
     pub extents_after: u64,
-    /// Bytes on disk that the old extents gave back: all of them, where nothing else holds a part.
+    /// Bytes on disk that the old extents took; of one that is left in use elsewhere in its file, a share.
     pub disk_before: u64,
     /// Bytes on disk that the new extents take.
     pub disk_after: u64,

@@ -77,9 +77,12 @@ impl DelayedRefs {
         })
     }
 
-    /// Whether the extent at `at` has changes that are not written.
-    pub(super) fn is_pending(&self, at: Logical) -> bool {
-        self.heads.contains_key(&at.0)
+    /// Whether the item of the extent at `at` is yet to be written, and what is not written of its references: of all,
+    /// and of `back`.
+    pub(super) fn pending_of(&self, at: Logical, back: BackRef) -> (bool, i64, i64) {
+        let Some(head) = self.heads.get(&at.0) else { return (false, 0, 0) };
+        let own = head.deltas.iter().filter(|(b, _)| *b == back);
+        (head.is_new, head.deltas.iter().map(|(_, d)| d).sum(), own.map(|(_, d)| d).sum())
     }
 
     pub(super) fn is_empty(&self) -> bool {

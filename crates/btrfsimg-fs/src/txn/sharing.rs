@@ -31,22 +31,26 @@ impl Transaction<'_> {
         len: u64,
         back: BackRef,
     ) -> Result<Sharing> {
-        // What changed in this transaction is not settled: the careful answer.
-        if self.refs.is_pending(at) {
-            return Ok(Sharing::Shared);
-        }
         let Some(own) = self.own_reference(tree, item, back)? else { return Ok(Sharing::Shared) };
+        let (is_new, all_pending, own_pending) = self.refs.pending_of(at, own);
+        let (all, count) = if is_new { (0, 0) } else { self.written_references(at, len, own)? };
+        let all = all.saturating_add_signed(all_pending);
+        let count = count.saturating_add_signed(own_pending);
+        Ok(if count > 0 && all == count { Sharing::Own(count) } else { Sharing::Shared })
+    }
+
+    /// References of a data extent as its items say: all, and those by `back`.
+    fn written_references(&self, at: Logical, len: u64, back: BackRef) -> Result<(u64, u64)> {
         let (_, view) = self.find_extent(at, ExtentKind::Data, len)?;
         let inline = view.inline.iter().find_map(|r| match r {
-            InlineRef::Ref(b, n) if *b == own => Some(*n),
+            InlineRef::Ref(b, n) if *b == back => Some(*n),
             _ => None,
         });
         let count = match inline {
             Some(n) => u64::from(n),
-            None => self.find_keyed_ref(at, own)?.map_or(0, |(_, n)| u64::from(n)),
+            None => self.find_keyed_ref(at, back)?.map_or(0, |(_, n)| u64::from(n)),
         };
-        let is_own = count > 0 && view.head.refs.get() == count;
-        Ok(if is_own { Sharing::Own(count) } else { Sharing::Shared })
+        Ok((view.head.refs.get(), count))
     }
 
     /// How the leaf that holds `item` refers to its extents: as `back`, or for itself; `None` when it is shared.
