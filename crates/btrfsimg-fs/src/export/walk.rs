@@ -256,10 +256,6 @@ impl<'a> Walker<'a> {
             if self.shared.options.salvage {
                 self.met.insert(info.place);
             }
-            if self.stays(dir, name, &info)? {
-                return Ok(());
-            }
-            self.list(dir, name);
             return self.leaf(dir, name, &info);
         }
         self.list(dir, name);
@@ -294,6 +290,10 @@ impl<'a> Walker<'a> {
 
     /// Copies what is no directory.
     fn leaf(&mut self, dir: &Dir, name: &[u8], info: &Info) -> Result<()> {
+        if self.stays(dir, name, info)? {
+            return Ok(());
+        }
+        self.list(dir, name);
         let has_links = self.shared.options.hard_links && info.item.nlink.get() > 1;
         if has_links && self.link(dir, name, info)? {
             return Ok(());

@@ -352,6 +352,7 @@ impl Importer<'_, '_> {
         self.flush_items()?;
         let place = Place { tree: self.tree, ino: node.ino };
         crate::write::contents::drop_range(self.tx, place, 0..u64::MAX)?;
+        crate::write::xattr::remove_xattr(self.tx, place, crate::write::setxattr::CAPABILITY_XATTR)?;
         for (name, value) in xattrs.iter().filter(|(name, _)| name != COMPRESSION_XATTR) {
             crate::write::xattr::set_xattr(self.tx, place, name, value)?;
         }

@@ -14,10 +14,8 @@ use crate::txn::{ItemBatch, Transaction};
 use crate::write::data::{self, place, push_extents};
 use crate::write::encode::{EncodedData, EncodedExtent, Format};
 use crate::write::names::{in_item, update_inode};
+use crate::write::setxattr::CAPABILITY_XATTR;
 use crate::write::xattr::{feature_of, remove_xattr};
-
-/// What file capabilities are kept in: they go when the contents change.
-const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
 impl Contents for Transaction<'_> {
     fn store(&self) -> &BlockStore {
