@@ -146,7 +146,7 @@ fn give_back(store: &BlockStore, range: Range<u64>, method: Method) -> Result<u6
     let mut given = 0;
     let mut at = range.start;
     let copies = SUPERBLOCK_OFFSETS.map(|start| start..start + SUPERBLOCK_LEN as u64);
-    for kept in copies.into_iter().chain([range.end..range.end]) {
+    for kept in copies.into_iter().chain(std::iter::once(range.end..range.end)) {
         let end = kept.start.clamp(at, range.end);
         if end > at {
             apply(store, at..end, method)?;

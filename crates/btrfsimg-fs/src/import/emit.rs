@@ -57,7 +57,7 @@ impl Importer<'_, '_> {
                     self.options.progress.inspect(|tell| tell(&self.report));
                 }
                 (Some(Pending::LargeStart { node, xattrs }), _) => {
-                    *current = Some(self.start_file(node, xattrs)?)
+                    *current = Some(self.start_file(*node, xattrs)?)
                 }
                 (Some(Pending::LargePiece { end, .. }), Some(done)) => {
                     self.add_piece(current.as_mut(), done, end)?
@@ -156,6 +156,7 @@ impl Importer<'_, '_> {
         Ok(())
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what an extent is made of")]
     fn push_file_extents(
         &mut self,
         items: &mut ItemBatch,

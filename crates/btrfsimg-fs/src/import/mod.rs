@@ -227,7 +227,7 @@ enum Pending {
     /// Entries, with the job that reads the regular files among them.
     Nodes { job: Option<u64>, nodes: Vec<Ready> },
     /// A large file begins.
-    LargeStart { node: Node, xattrs: Vec<Xattr> },
+    LargeStart { node: Box<Node>, xattrs: Vec<Xattr> },
     /// A piece of it, whose bytes are expected to reach `end`.
     LargePiece { job: u64, end: u64 },
     /// It ends; it has this many bytes now.
@@ -399,7 +399,7 @@ impl Importer<'_, '_> {
         let flags = node.stat.attributes.flags;
         let decision = decision(&self.options.compression, flags, node.property.as_ref(), &xattrs);
         self.large = Some(LargeFile { file, size: node.stat.size, next: 0, decision });
-        self.pending.push_back(Pending::LargeStart { node, xattrs });
+        self.pending.push_back(Pending::LargeStart { node: Box::new(node), xattrs });
         Ok(())
     }
 
