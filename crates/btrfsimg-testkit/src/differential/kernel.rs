@@ -128,10 +128,12 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
         }
         Op::Chmod { path, mode } => fs::set_permissions(at(path), Permissions::from_mode(*mode)),
         Op::Chown { path, uid, gid } => {
+            refuse_stand_in(&at(path))?;
             let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
             Ok(chownat(CWD, at(path), uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
         }
         Op::SetTimes { path, sec, nsec } => {
+            refuse_stand_in(&at(path))?;
             let time = Timespec { tv_sec: *sec, tv_nsec: i64::from(*nsec) };
             let times = Timestamps { last_access: time, last_modification: time };
             Ok(utimensat(CWD, at(path), &times, AtFlags::SYMLINK_NOFOLLOW)?)
@@ -144,6 +146,12 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
             unreachable!("done by btrfs-progs")
         }
     }
+}
+
+/// What stands for a subvolume in a snapshot is in the kernel's memory only, and so are its owner and times.
+fn refuse_stand_in(path: &HostPath) -> io::Result<()> {
+    let meta = fs::symlink_metadata(path)?;
+    if meta.is_dir() && meta.ino() < SUBVOLUME_ROOT { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
 /// What FICLONERANGE takes of a range of `len` bytes: whole sectors, and the rest of a file's end where that is not
