@@ -7,6 +7,7 @@
 //! - [`treediff`]: are two host trees equal?
 //! - [`fuzz`]: targets that must stand any bytes, and a driver for the stable toolchain.
 //! - [`oddtree`]: a host tree that holds everything a tree can hold.
+//! - [`cost`]: what small changes read and write.
 //! - [`synthetic`]: images with as many files as one likes, made in memory.
 //! - [`crash`]: devices that lose power or fail at any write, and what an image is afterwards.
 //! - [`differential`]: the same operations by the kernel and by the library.
@@ -17,6 +18,7 @@
 
 pub mod aged;
 pub mod btrfs_progs;
+pub mod cost;
 pub mod crash;
 pub mod differential;
 pub mod fuzz;
