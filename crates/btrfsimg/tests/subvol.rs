@@ -34,6 +34,15 @@ btrfs -q subvolume snapshot old older; echo more >> older/d/e/data-3; rm old/clo
 fn aged() -> Option<Lab> {
     Lab::kernel_made(&["-n", "4096"], "rw", |top| {
         sh(top, AGED);
+        // A default ACL: owner rwx, user 1000 rwx, group r-x, mask rwx, others nothing.
+        let none = u32::MAX;
+        let entries = [(1u16, 7u16, none), (2, 7, 1000), (4, 5, none), (0x10, 7, none), (0x20, 0, none)];
+        let mut acl = 2u32.to_le_bytes().to_vec();
+        for (tag, perm, id) in entries {
+            acl.extend([&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat());
+        }
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::lsetxattr(top.join("b/d"), "system.posix_acl_default", &acl, flags).unwrap();
     })
 }
 

@@ -15,7 +15,7 @@ const TREE_ID_END: u64 = 1 << 48;
 
 /// Makes the subvolume `name` in `dir`; says its id. Its root directory has `attributes` (a directory's), `xattrs`, and
 /// the compression property of the root directory of the subvolume that it is made in, level included; of `dir`
-/// itself it inherits nothing (`format/05 §5.4`).
+/// itself it inherits nothing (`format/05 §5.4`) but what the default ACL there makes of its mode.
 ///
 /// # Errors
 /// `Exists`; `Invalid` names, as any change of a tree.
@@ -30,6 +30,9 @@ pub fn create(
     let (transid, now, uuid) = (tx.transid(), tx.now(), tx.new_uuid("subvolume", tree));
     let top = inherited_from(tx, Place::root(dir.tree))?;
     let inherited = Inherited { property: top.property, ..Inherited::default() };
+    // The kernel lets the default ACL of the directory decide the mode, but gives a subvolume no ACL.
+    let default_acl = inherited_from(tx, dir)?.default_acl;
+    attributes.inherit_access(&Inherited { default_acl, ..Inherited::default() });
     if let Some(property) = attributes.inherit(&inherited) {
         tx.set_incompat(property.algorithm().map_or(0, feature_of));
         xattrs.push((COMPRESSION_XATTR.to_vec(), property.as_bytes().to_vec()));
