@@ -192,24 +192,21 @@ impl Names {
                     self.add(to, kind);
                 }
             }
-            Op::Unlink { path } => {
+            Op::Unlink { path }
                 if self
                     .0
                     .get(path)
-                    .is_some_and(|kind| ![Kind::Dir, Kind::Subvolume, Kind::Stub].contains(kind))
-                {
-                    self.0.remove(path);
-                }
+                    .is_some_and(|kind| ![Kind::Dir, Kind::Subvolume, Kind::Stub].contains(kind)) =>
+            {
+                self.0.remove(path);
             }
-            Op::Rmdir { path } => {
-                if self.0.get(path) == Some(&Kind::Dir) && self.below(path).len() == 1 {
-                    self.0.remove(path);
-                }
+            Op::Rmdir { path } if self.0.get(path) == Some(&Kind::Dir) && self.below(path).len() == 1 => {
+                self.0.remove(path);
             }
-            Op::DeleteSubvolume { path } => {
-                if self.below(path).iter().filter(|(_, kind)| *kind == Kind::Subvolume).count() == 1 {
-                    self.take(path);
-                }
+            Op::DeleteSubvolume { path }
+                if self.below(path).iter().filter(|(_, kind)| *kind == Kind::Subvolume).count() == 1 =>
+            {
+                self.take(path);
             }
             Op::Snapshot { from, to, .. } => self.snapshot(from, to),
             Op::Rename { from, to } => self.rename(from, to),
