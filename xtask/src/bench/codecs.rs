@@ -172,6 +172,10 @@ pub(super) fn negative_levels(bench: &mut Bench<'_>) -> Result<String> {
         let method = method(&format!("zstd:{level}"))?;
         let mut row = vec![level.to_string(), format!("{published} %")];
         for (sample, line) in samples.iter().zip(&mut lines) {
+            if sample.is_empty() {
+                row.push("–".to_owned());
+                continue;
+            }
             let share = share(method, sample);
             line.points.push((f64::from(level), share));
             row.push(format!("{share:.1} %"));

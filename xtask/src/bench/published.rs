@@ -1,6 +1,6 @@
 //! Published figures: commit messages and mailing-list threads on btrfs compression and properties, 2014 to 2025.
 
-/// 1. zstd in the kernel, 2017: Silesia, 211,988,480 bytes, whole files. Method; ratio; compress, adjusted;
+/// Experiment 1: zstd in the kernel, 2017: Silesia, 211,988,480 bytes, whole files. Method; ratio; compress, adjusted;
 /// decompress, adjusted, in MB/s; memory of both in MB.
 pub(super) const CODEC: &[(&str, [f64; 7])] = &[
     ("zstd:1", [2.878, 203.05, 224.56, 592.15, 636.60, 1.23, 0.84]),
@@ -14,7 +14,7 @@ pub(super) const CODEC: &[(&str, [f64; 7])] = &[
     ("zlib:9", [3.135, 9.40, 9.44, 253.27, 287.64, 0.27, 0.04]),
 ];
 
-/// 2. Ten copies of Silesia, compress-force, SSD, 2017: ratio, write and read in MB/s.
+/// Experiment 2: Ten copies of Silesia, compress-force, SSD, 2017: ratio, write and read in MB/s.
 pub(super) const TEN_COPIES: &[(&str, [f64; 3])] = &[
     ("none", [0.99, 504.0, 686.0]),
     ("lzo", [1.66, 398.0, 442.0]),
@@ -27,7 +27,7 @@ pub(super) const TEN_COPIES: &[(&str, [f64; 3])] = &[
     ("zstd:15", [3.01, 11.0, 354.0]),
 ];
 
-/// 3. A kernel tar, 2017: tar ratio, extract ratio; copy, extract and read in seconds.
+/// Experiment 3: A kernel tar, 2017: tar ratio, extract ratio; copy, extract and read in seconds.
 pub(super) const TAR: &[(&str, [f64; 5])] = &[
     ("none", [0.97, 0.78, 0.981, 5.501, 8.807]),
     ("lzo", [2.06, 1.38, 1.631, 8.458, 8.585]),
@@ -35,7 +35,7 @@ pub(super) const TAR: &[(&str, [f64; 5])] = &[
     ("zstd:1", [3.57, 1.85, 2.579, 11.479, 9.389]),
 ];
 
-/// 4. Levels 1 to 15, ten copies of Silesia, SSD, 2019: ratio, write and read in MB/s.
+/// Experiment 4: Levels 1 to 15, ten copies of Silesia, SSD, 2019: ratio, write and read in MB/s.
 pub(super) const LEVELS: [[f64; 3]; 15] = [
     [2.658, 438.47, 910.51],
     [2.744, 364.86, 886.55],
@@ -54,7 +54,7 @@ pub(super) const LEVELS: [[f64; 3]; 15] = [
     [3.126, 37.30, 878.84],
 ];
 
-/// 5. Levels −15 to 15 on a Linux 6.13 tar, 2025: stored size as a share, per cent.
+/// Experiment 5: Levels −15 to 15 on a Linux 6.13 tar, 2025: stored size as a share, per cent.
 pub(super) const SHARES: [(i32, u32); 30] = [
     (-15, 40),
     (-14, 39),
@@ -88,7 +88,7 @@ pub(super) const SHARES: [(i32, u32); 30] = [
     (15, 15),
 ];
 
-/// 7. N files of 64 KiB, 2014: creation and `ls -lha` in seconds, with the property and 0, 4 and 10 xattrs (the first
+/// Experiment 7: N files of 64 KiB, 2014: creation and `ls -lha` in seconds, with the property and 0, 4 and 10 xattrs (the first
 /// was made with compress-force=lzo).
 pub(super) const PROPERTIES: &[(usize, [[f64; 2]; 3])] = &[
     (10_000, [[3.63, 0.93], [3.94, 1.20], [4.61, 1.35]]),
