@@ -27,7 +27,7 @@ const PROFILES: &[&[&str]] = &[
     &["-R", "^free-space-tree"],
     &["-M"],
     &["-O", "^skinny-metadata"],
-    &["-O", "mixed-bg,^skinny-metadata", "-m", "dup", "-d", "dup"],
+    &["-O", "mixed-bg,^skinny-metadata", "-n", "4k", "-m", "dup", "-d", "dup"],
     &["-R", "quota"],
     &["-O", "raid1c34,raid56"],
 ];
