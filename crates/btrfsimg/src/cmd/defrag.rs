@@ -100,7 +100,8 @@ fn one_image(args: &Args, ui: &Ui, addresses: &[Address], documents: &mut Vec<Va
     let result = work(args, addresses, &stop, &pool, &mut teller);
     let defrag = match result {
         Ok(defrag) => defrag,
-        Err((defrag, error)) => {
+        Err(failed) => {
+            let (defrag, error) = *failed;
             // The steps before are in the image.
             let done = defrag.report().files_rewritten;
             if done > 0 {
@@ -147,7 +148,7 @@ fn work(
     stop: &AtomicBool,
     pool: &WorkspacePool,
     teller: &mut Teller<'_>,
-) -> Result<Defrag, (Defrag, anyhow::Error)> {
+) -> Result<Defrag, Box<(Defrag, anyhow::Error)>> {
     let options = Options {
         request: args.compress.map(|r| r.spec),
         recompress: args.compress.is_some_and(|r| r.has_level),
@@ -161,7 +162,7 @@ fn work(
     let opened = || -> Result<_> { Ok((args.edit.volume(&args.image, image, stop)?, clock::now()?)) };
     let (mut volume, now) = match opened() {
         Ok(opened) => opened,
-        Err(error) => return Err((defrag, error)),
+        Err(error) => return Err(Box::new((defrag, error))),
     };
     let (mut bytes, mut is_first) = (STEP, true);
     loop {
@@ -191,7 +192,7 @@ fn work(
                 let is_full = matches!(error.downcast_ref(), Some(Error::NoSpace { .. }));
                 if !is_full || bytes <= SMALLEST_STEP {
                     let advice = if is_full && !args.edit.grow { " (--grow lets the file grow)" } else { "" };
-                    return Err((saved, error.context(format!("{}{advice}", name()))));
+                    return Err(Box::new((saved, error.context(format!("{}{advice}", name())))));
                 }
                 (defrag, bytes) = (saved, bytes / 4);
             }
