@@ -9,7 +9,7 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use btrfsimg_fixture::{Error, Fault, Kernel, Target, faults};
 use btrfsimg_fs::device::{Access, Device, FileDevice, OverlayDevice};
@@ -18,8 +18,6 @@ use btrfsimg_ondisk::{CsumType, Rule};
 use btrfsimg_testkit::oracle::Oracle;
 use btrfsimg_testkit::{Mount, sparse};
 use common::Images;
-
-static IMAGES: LazyLock<Images> = LazyLock::new(Images::make);
 
 /// What verify finds, in order, consequences left out; and the error that it ends with.
 fn findings(device: &dyn Device) -> (Vec<Finding>, Option<btrfsimg_fs::Error>) {
@@ -34,8 +32,8 @@ fn open(path: &Path, access: Access) -> Arc<FileDevice> {
 }
 
 /// The first image that has a place for `fault`, with the fault in memory above it.
-fn broken(fault: &Fault) -> Option<(PathBuf, OverlayDevice)> {
-    IMAGES.paths.iter().find_map(|path| {
+fn broken(images: &Images, fault: &Fault) -> Option<(PathBuf, OverlayDevice)> {
+    images.paths.iter().find_map(|path| {
         let overlay = Arc::new(OverlayDevice::new(open(path, Access::Read)).unwrap());
         match fault.apply(overlay.clone(), &Target::Any) {
             Ok(changes) => {
@@ -49,8 +47,17 @@ fn broken(fault: &Fault) -> Option<(PathBuf, OverlayDevice)> {
 }
 
 #[test]
-fn sound_images_are_sound() {
-    for path in &IMAGES.paths {
+fn each_fault_is_named_by_those_who_should() {
+    let images = Images::make();
+    sound_images_are_sound(&images);
+    std::thread::scope(|scope| {
+        scope.spawn(|| the_kernel_and_btrfs_check_do_as_the_table_says(&images));
+        verify_names_each_fault_first(&images);
+    });
+}
+
+fn sound_images_are_sound(images: &Images) {
+    for path in &images.paths {
         let (found, error) = findings(&*open(path, Access::Read));
         assert!(error.is_none(), "{}: {error:?}", path.display());
         // Left behind by mkfs.btrfs 6.2.
@@ -78,13 +85,12 @@ fn judge(fault: &Fault, sound: &Path, device: &dyn Device) -> Result<(), String>
     Err(format!("{} ({}) in {}: {rules:#?}", fault.name, fault.rule, sound.display()))
 }
 
-#[test]
-fn verify_names_each_fault_first() {
+fn verify_names_each_fault_first(images: &Images) {
     let mut wrong = Vec::new();
     for fault in faults() {
-        match broken(fault) {
+        match broken(images, fault) {
             Some((path, device)) => wrong.extend(judge(fault, &path, &device).err()),
-            None if IMAGES.complete => wrong.push(format!("{}: no image has a place", fault.name)),
+            None if images.complete => wrong.push(format!("{}: no image has a place", fault.name)),
             None => {}
         }
     }
@@ -182,8 +188,7 @@ fn check(image: &Path) -> bool {
     output.status.code() == Some(1)
 }
 
-#[test]
-fn the_kernel_and_btrfs_check_do_as_the_table_says() {
+fn the_kernel_and_btrfs_check_do_as_the_table_says(images: &Images) {
     let oracle = Oracle::new();
     if !oracle.has_kernel() || !oracle.has_progs() {
         return;
@@ -192,7 +197,7 @@ fn the_kernel_and_btrfs_check_do_as_the_table_says() {
     let image = dir.path().join("broken.img");
     let mut wrong = Vec::new();
     for fault in faults() {
-        let Some((path, _)) = broken(fault) else { continue };
+        let Some((path, _)) = broken(images, fault) else { continue };
         let _ = std::fs::remove_file(&image);
         sparse::copy(&path, &image).unwrap();
         fault.apply(open(&image, Access::Write), &Target::Any).unwrap();
