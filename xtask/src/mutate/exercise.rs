@@ -23,7 +23,7 @@ pub(super) enum Verdict {
 
 /// Verifies the image and reads it. What fails, fails with an error, and that is all that is asked here.
 pub(super) fn read_everything<D: Device + 'static>(device: &Arc<D>) -> Verdict {
-    let options = Options::new().with_data(true).with_threads(1);
+    let options = Options::new().with_data(true).with_decode(true).with_threads(1);
     let (mut text, mut log) = (0, false);
     let verdict = verify(&**device, &options, &mut |finding| {
         text += finding.to_string().len();

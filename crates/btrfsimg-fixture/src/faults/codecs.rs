@@ -1,4 +1,4 @@
-//! FE-25: compressed data that do not decode, or are not as kernels write them, under right checksums.
+//! FE-25, FE-27: compressed data that do not decode, or are not as kernels write them, under right checksums.
 
 use btrfsimg_ondisk::{
     COMPRESSION_LZO, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FILE_EXTENT_INLINE_HEAD_LEN, FileExtentKind, Logical,
@@ -55,6 +55,24 @@ super::table! {
     "inline-zstd-magic": "FE-25", kernel refuses, check misses,
     "changes the magic of an inline zstd frame", needs "an inline extent compressed with zstd",
     |image, target| inline(image, target, COMPRESSION_ZSTD);
+    "compressed-padding": "FE-27", kernel reads, check misses,
+    "writes into the padding behind a compressed stream", needs "a compressed extent with padding",
+    |image, target| {
+        let sector = image.sector();
+        for method in [COMPRESSION_ZSTD, COMPRESSION_ZLIB, COMPRESSION_LZO] {
+            let Some(spot) = regular(image, target, |e| e.compression == method)? else { continue };
+            let item = image.item(&spot)?;
+            let extent = btrfsimg_ondisk::FileExtent::parse(&item).ok().and_then(|e| e.disk_extent());
+            let (at, len) = some!(extent);
+            let at = Logical(at.0 + len - sector);
+            let mut data = image.read_data(at, usize::try_from(sector).unwrap_or(4096))?;
+            if let Some(last) = data.last_mut().filter(|b| **b == 0) {
+                *last = 0x55;
+                return image.write_checked_data(at, &data);
+            }
+        }
+        Ok(None)
+    };
 }
 
 fn put(data: &mut [u8], at: usize, value: u32) {

@@ -1,8 +1,8 @@
 //! SB-, LOG-: the superblock and what it points to directly.
 
 use btrfsimg_ondisk::{
-    Header, Logical, ParentExpectation, SUPERBLOCK_OFFSETS, Superblock, TreeBlock, block_group_flags,
-    compat_ro, header_flags, incompat, objectid,
+    Header, Logical, ParentExpectation, STRIPE_LEN, SUPERBLOCK_OFFSETS, Superblock, TreeBlock,
+    block_group_flags, compat_ro, header_flags, incompat, objectid,
 };
 
 use super::some;
@@ -128,6 +128,12 @@ super::table! {
     "gives the file system an empty log tree to replay", needs "room for a block in a metadata block group",
     |image, _| {
         let at = some!(image.free_block(block_group_flags::METADATA, |_| true)?);
+        log(image, at)
+    };
+    "log-tree-in-data": "LOG-02" or "LOG-01", kernel reads, check misses,
+    "gives the file system an empty log tree that lies among data", needs "room for a block in a data block group",
+    |image, _| {
+        let at = some!(image.free_block(block_group_flags::DATA, |at| at % STRIPE_LEN == 0)?);
         log(image, at)
     };
 }
