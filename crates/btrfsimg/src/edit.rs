@@ -39,6 +39,11 @@ pub(crate) trait Edit {
     /// is the batch's). Where they are in several images, each image is changed by itself, in a commit of its own.
     fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>>;
 
+    /// Whether it reads standard input, which only one line of a batch can do, and none where the lines come from there.
+    fn reads_stdin(&self) -> bool {
+        false
+    }
+
     /// Changes [`EditCx::addresses`], all of one image.
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()>;
 }

@@ -405,7 +405,9 @@ fn a_batch_is_all_or_nothing() {
         ("mkdir -i other.img /a", 2, "options of the batch"),
         ("mkdir --grow /a", 2, "options of the batch"),
         ("mkdir /a\ncp /no/such/file :/a", 1, ":2: cp /no/such/file :/a (nothing was changed): "),
-        ("mkdir /a\ncp /proc/kmsg /dev/null /nowhere", 2, ":2: "),
+        ("mkdir /a\ncp /dev/null /dev/zero /nowhere", 2, ":2: "),
+        ("mkdir /a\ncp - :/a/x", 2, ":2: cp - :/a/x (nothing was changed): standard input"),
+        ("mkdir /a\nwrite /d/x", 2, "standard input is read already"),
     ] {
         let ran = batch(&lab, lines);
         assert_eq!(ran.code, code, "{lines}: {}", ran.stderr);
@@ -423,6 +425,34 @@ fn a_batch_is_all_or_nothing() {
         assert_eq!(sh(top, look), "a b 700\na b/x 644\nc\"d 755\ne f 755\nx  y\n0\n");
     });
     assert_checks_clean(&lab.image, "batch");
+}
+
+/// Each command that changes an image, in one commit.
+#[test]
+fn a_batch_knows_every_command() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, "mkdir d; printf 0123456789 > d/x")))
+    else {
+        return;
+    };
+    let file = lab.host("file");
+    fs::write(&file, "from outside").unwrap();
+    let lines = format!(
+        "subvol create /s\ncp {file} :/s/f\ncp --reflink=auto :/s/f :/d/g\nwrite --offset 2 /d/x {file}\n\
+         truncate -s 5 /s/f\nsubvol snapshot -r /s /d/snap\nmv /s/f /d/f\nchmod 600 /d/f\nchown 1:2 /d/f\n\
+         touch -d @7 /d/f\nln /d/f /d/h\nmknod /d/p p\nxattr set /d/f user.a b\nprop set /d compression lzo\n\
+         subvol snapshot /d/snap /t\nsubvol delete /s\nrm /d/p\n",
+        file = file.display()
+    );
+    let ran = batch(&lab, &lines);
+    assert!(ran.code == 0, "{}", ran.stderr);
+    lab.mounted(|top| {
+        let look = "cat d/f d/g d/snap/f t/f d/x; stat -c ' %n %a %u %Y %h' d/f; getfattr -n user.a --only-values d/h
+            test ! -e s; test ! -e d/p; btrfs property get t ro; btrfs property get d/snap ro";
+        let shown = "from from outsidefrom from 01from outside d/f 600 1 7 2\nbro=false\nro=true\n";
+        assert_eq!(sh(top, look), shown);
+    });
+    assert_checks_clean(&lab.image, "batch");
+    run(&["verify", "--data", lab.image.to_str().unwrap()]).expect(0);
 }
 
 #[test]

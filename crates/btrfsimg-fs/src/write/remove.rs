@@ -9,7 +9,7 @@ use super::subvol;
 use crate::error::{Error, Result};
 use crate::lookup::{Place, entries, find_entry, target};
 use crate::tree::walk_items;
-use crate::txn::{Transaction, TreeDrop};
+use crate::txn::Transaction;
 
 /// Removes one name whose inode may be changed.
 ///
@@ -67,7 +67,7 @@ pub fn is_empty_dir(tx: &Transaction<'_>, dir: Place) -> Result<bool> {
 
 /// How a tree is removed.
 pub struct RemoveOptions<'o> {
-    /// Subvolumes in it are deleted; else they are a reason to refuse.
+    /// Subvolumes in it are deleted, as by [`delete_subvolumes`]; else they are a reason to refuse.
     pub subvolumes: bool,
     /// Told of what is removed, a directory before what is in it, and whether it is a directory.
     pub removed: &'o mut dyn FnMut(&str, bool),
@@ -142,8 +142,8 @@ pub fn remove_tree_with(
     })
 }
 
-/// Deletes the subvolume `name` of `dir`, and first those that are in it; or what stands for one that is not there. All
-/// that they held goes in this transaction.
+/// Deletes the subvolume `name` of `dir`, and first those that are in it; or what stands for one that is not there. What
+/// they held is for [`subvol::drop_deleted`], once this is committed.
 ///
 /// # Errors
 /// As [`subvol::begin_delete`].
@@ -163,9 +163,7 @@ pub fn delete_subvolumes(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> R
             stack.extend(subvolumes_in(tx, place.tree)?);
             continue;
         }
-        let tree = subvol::begin_delete(tx, dir, &name)?;
-        let mut drop = TreeDrop::new(tree);
-        while !subvol::finish(tx, &mut drop, subvol::DROP_STEP)? {}
+        subvol::begin_delete(tx, dir, &name)?;
         stack.pop();
     }
     Ok(())

@@ -52,7 +52,8 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
         return Err(usage("one file of lines at a time"));
     }
     let name = file.map_or("standard input".to_owned(), |file| shown(file.as_encoded_bytes()));
-    let text = match file.filter(|file| *file != "-") {
+    let file = file.filter(|file| *file != "-");
+    let text = match file {
         Some(file) => std::fs::read(file).map_err(Error::io(&name))?,
         None => {
             let mut text = Vec::new();
@@ -62,6 +63,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     };
     let image = ImageArgs { image: Some(path.clone()), ..args.image.clone() };
     let lines = parse(&text, &name, &image)?;
+    check_stdin(&lines, file.is_none())?;
     let mut change = |cx: &mut EditCx<'_, '_>| {
         lines.iter().try_for_each(|line| {
             cx.line(&line.addresses, line.verbose, |cx| line.edit()?.apply(cx))
@@ -150,6 +152,17 @@ fn check_image(edit: &dyn Edit, addresses: &[Address], image: &ImageArgs) -> Res
         Some(address) => Err(usage(format!("{address}: a batch changes one image"))),
         None => Ok(()),
     }
+}
+
+/// Refuses lines that read standard input where it holds the lines, or another line has read it.
+fn check_stdin(lines: &[Line], mut taken: bool) -> Result<()> {
+    for line in lines {
+        if line.edit()?.reads_stdin() && std::mem::replace(&mut taken, true) {
+            let error = usage("standard input is read already; give a file");
+            return Err(error.context(line.shown.clone()));
+        }
+    }
+    Ok(())
 }
 
 impl Line {

@@ -50,11 +50,11 @@ impl Edit for Args {
     }
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
-        let mut said = Vec::new();
+        let (mut said, verbose) = (Vec::new(), cx.verbose);
         cx.each(|cx, address| {
             let top = cx.resolve(address, true)?;
             if !self.recursive {
-                let line = self.change(cx.tx, top, &address.to_string())?;
+                let line = self.change(cx.tx, top, &address.to_string(), verbose)?;
                 said.extend(line);
                 return Ok(());
             }
@@ -62,7 +62,9 @@ impl Edit for Args {
                 if found.file_type == FileType::SYMLINK {
                     return Ok(());
                 }
-                said.extend(self.change(tx, found.place, &found.shown).context(found.shown.clone())?);
+                said.extend(
+                    self.change(tx, found.place, &found.shown, verbose).context(found.shown.clone())?,
+                );
                 Ok(())
             })
         })?;
@@ -72,18 +74,19 @@ impl Edit for Args {
 }
 
 impl Args {
-    /// Changes one inode, and says how.
+    /// Changes one inode, and says how if that is wanted.
     fn change(
         &self,
         tx: &mut btrfsimg_fs::txn::Transaction<'_>,
         place: lookup::Place,
         shown: &str,
+        verbose: bool,
     ) -> Result<Option<String>> {
         let old = lookup::inode(tx, place)?.mode.get();
         let new = self.mode.apply(old, FileType::from_mode(old) == Some(FileType::DIR));
         attributes::chmod(tx, place, new)?;
         let changed = new != old & 0o7777;
-        Ok(changed.then(|| {
+        Ok((changed && verbose).then(|| {
             let (from, to) = (mode_string(old), mode_string(old & !0o7777 | new));
             format!("mode of '{shown}' changed from {:04o} ({from}) to {new:04o} ({to})", old & 0o7777)
         }))

@@ -78,15 +78,17 @@ impl Edit for Args {
     }
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
-        let mut said = Vec::new();
+        let (mut said, verbose) = (Vec::new(), cx.verbose);
         cx.each(|cx, address| {
             let top = cx.resolve(address, !self.no_dereference && !self.recursive)?;
             if !self.recursive {
-                said.extend(self.change(cx.tx, top, &address.to_string())?);
+                said.extend(self.change(cx.tx, top, &address.to_string(), verbose)?);
                 return Ok(());
             }
             for_each_below(cx.tx, top, address.to_string(), |tx, found| {
-                said.extend(self.change(tx, found.place, &found.shown).context(found.shown.clone())?);
+                said.extend(
+                    self.change(tx, found.place, &found.shown, verbose).context(found.shown.clone())?,
+                );
                 Ok(())
             })
         })?;
@@ -96,18 +98,20 @@ impl Edit for Args {
 }
 
 impl Args {
-    /// Changes one inode, and says how.
+    /// Changes one inode, and says how if that is wanted.
     fn change(
         &self,
         tx: &mut btrfsimg_fs::txn::Transaction<'_>,
         place: lookup::Place,
         shown: &str,
+        verbose: bool,
     ) -> Result<Option<String>> {
         let old = lookup::inode(tx, place)?;
         attributes::chown(tx, place, self.owner.uid, self.owner.gid)?;
         let (uid, gid) = (old.uid.get(), old.gid.get());
         let (new_uid, new_gid) = (self.owner.uid.unwrap_or(uid), self.owner.gid.unwrap_or(gid));
         let changed = (uid, gid) != (new_uid, new_gid);
-        Ok(changed.then(|| format!("ownership of '{shown}' changed from {uid}:{gid} to {new_uid}:{new_gid}")))
+        Ok((changed && verbose)
+            .then(|| format!("ownership of '{shown}' changed from {uid}:{gid} to {new_uid}:{new_gid}")))
     }
 }

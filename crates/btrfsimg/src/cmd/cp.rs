@@ -174,6 +174,10 @@ impl Edit for Args {
         }
     }
 
+    fn reads_stdin(&self) -> bool {
+        self.words.split_last().is_some_and(|(_, sources)| sources.iter().any(|word| word == "-"))
+    }
+
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
         let words = self.words(cx.image)?;
         if self.reflink == When::Always && !words.outside.is_empty() {

@@ -40,7 +40,8 @@ pub(super) fn open_file(
         return Ok(None);
     }
     check_changeable(tx, dir, &address.to_string(), false)?;
-    let attributes = Attributes::new(0o100_644, tx.now());
+    let mut attributes = Attributes::new(0o100_666, tx.now());
+    attributes.umask = 0o022;
     Ok(Some(create(tx, dir, name, attributes, Vec::new())?))
 }
 

@@ -94,6 +94,9 @@ impl Args {
             return Err(Error::NotDirectory(shown));
         }
         check_changeable(cx.tx, dir, &shown, true)?;
+        if self.subvolumes {
+            cx.drop_deleted();
+        }
         let place = target(cx.tx, dir, name, entry.location)?;
         if entry.file_type != FileType::DIR {
             unlink_checked(cx.tx, dir, name, place, &shown)?;

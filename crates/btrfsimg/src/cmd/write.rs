@@ -82,6 +82,10 @@ impl Edit for Args {
         Ok(vec![image.address(&self.path)?])
     }
 
+    fn reads_stdin(&self) -> bool {
+        self.from.as_os_str() == "-"
+    }
+
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
         cx.each(|cx, address| {
             let mut from = input(cx, &self.from)?;

@@ -85,7 +85,8 @@ fn copy_stdin(args: &Args, cx: &mut EditCx<'_, '_>, target: &Target<'_>) -> Resu
     let place = match find_entry(cx.tx, dir, &name)? {
         None => {
             check_changeable(cx.tx, dir, &target.to.to_string(), false)?;
-            let attributes = Attributes::new(0o100_644, cx.tx.now());
+            let mut attributes = Attributes::new(0o100_666, cx.tx.now());
+            attributes.umask = 0o022;
             create(cx.tx, dir, &name, attributes, Vec::new())?
         }
         Some(_) if args.no_clobber => return Ok(()),
