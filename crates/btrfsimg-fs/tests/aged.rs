@@ -15,5 +15,5 @@ fn an_aged_image_has_all_its_space() {
 
 #[test]
 fn an_image_aged_with_the_kernel_has_all_its_space() {
-    age(&Plan { seed: 2, size: 256 << 20, nodesize: 4096, rounds: 3, in_turn: true });
+    age(&Plan { seed: 2, size: 256 << 20, nodesize: 16_384, rounds: 3, in_turn: true });
 }
