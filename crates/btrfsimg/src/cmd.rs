@@ -95,10 +95,10 @@ impl Command {
         match self {
             // They were edits.
             Command::Mkdir(_) | Command::Rm(_) | Command::Mv(_) | Command::Ln(_) | Command::Touch(_) => {
-                Ok(())
+                Err(edit::not_run())
             }
-            Command::Chmod(_) | Command::Chown(_) | Command::Mknod(_) => Ok(()),
-            Command::Truncate(_) | Command::Write(_) => Ok(()),
+            Command::Chmod(_) | Command::Chown(_) | Command::Mknod(_) => Err(edit::not_run()),
+            Command::Truncate(_) | Command::Write(_) => Err(edit::not_run()),
             Command::Xattr(args) => xattr::run(&args, ui),
             Command::Mkfs(args) => mkfs::run(&args, ui),
             Command::Cp(args) => cp::run(&args, ui),

@@ -1,9 +1,9 @@
 //! Commands that change an image: each is an [`Edit`], which `batch` can run together with others in one commit.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -151,9 +151,19 @@ pub(crate) fn run(edit: &dyn Edit, ui: &Ui) -> Result<()> {
     let addresses = edit.addresses(image)?;
     for group in addresses.chunk_by(|a, b| a.image == b.image) {
         let change = |cx: &mut EditCx<'_, '_>| edit.apply(cx);
-        ui.tolerate(options.commit(image, &group[0].image, group, ui, &mut { change }))?;
+        tolerate(ui, options.commit(image, &group[0].image, group, ui, &mut { change }))?;
     }
     Ok(())
+}
+
+/// As [`Ui::tolerate`], for changes of one image after the other: one that was interrupted ends the command.
+pub(crate) fn tolerate(ui: &Ui, result: Result<()>) -> Result<()> {
+    if result.is_err() && stop_flag()?.load(Ordering::Relaxed) { result } else { ui.tolerate(result) }
+}
+
+/// The error of a command that is an [`Edit`], and was run otherwise.
+pub(crate) fn not_run() -> anyhow::Error {
+    anyhow::anyhow!("internal error: a change of an image was not made; please report this")
 }
 
 /// How commands that change an image do it.
@@ -162,7 +172,7 @@ pub(crate) struct EditArgs {
     /// Let the image file grow when it is full
     #[arg(long)]
     pub(crate) grow: bool,
-    /// Do not wait until the change is durable
+    /// Do not wait until the change is durable: a power cut soon after may destroy the image
     #[arg(long)]
     pub(crate) no_sync: bool,
     /// Wait for another program that uses the image, at most so long
@@ -170,15 +180,19 @@ pub(crate) struct EditArgs {
     pub(crate) wait: Option<Option<u64>>,
 }
 
-/// Set by INT and TERM: the change is given up, the image stays as it was.
+/// Set by INT and TERM: the change is given up, the image stays as it was. There is one in the process: what comes
+/// after an interrupted change is interrupted as well.
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second signal ends the process: nothing of the image that counts is being overwritten.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone())?;
-        signal_hook::flag::register(signal, flag.clone())?;
-    }
-    Ok(flag)
+    static STOP: LazyLock<io::Result<Arc<AtomicBool>>> = LazyLock::new(|| {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // A second signal ends the process: nothing of the image that counts is being overwritten.
+            signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone())?;
+            signal_hook::flag::register(signal, flag.clone())?;
+        }
+        Ok(flag)
+    });
+    STOP.as_ref().cloned().map_err(|error| anyhow::anyhow!("signals: {error}"))
 }
 
 /// What an edit is made of: an [`Edit`], or the lines of a batch.
@@ -220,14 +234,16 @@ impl EditArgs {
                 tx.commit().with_context(name)?;
                 Ok(said)
             });
-            match done {
-                Ok(said) if said.drop_deleted => {
-                    drop_deleted(&mut volume, edits.now, &stop).with_context(name).map(|()| said)
-                }
-                done => done,
-            }
+            // What fails from here on is no failure of the change: that is in the image.
+            done.map(|said| {
+                let dropped = match said.drop_deleted {
+                    true => drop_deleted(&mut volume, edits.now, &stop, path).with_context(name),
+                    false => Ok(()),
+                };
+                (said, dropped)
+            })
         };
-        let said = result.map_err(|error| match error.downcast_ref::<Error>() {
+        let (said, dropped) = result.map_err(|error| match error.downcast_ref::<Error>() {
             Some(Error::NoSpace { what, needed: None }) => {
                 let needed = edits.needed_size(&device, change).ok();
                 let advice = if self.grow { "" } else { " (--grow lets the file grow)" };
@@ -238,13 +254,14 @@ impl EditArgs {
                 let full = anyhow::Error::new(full).context(name());
                 places.into_iter().rev().fold(full, anyhow::Error::context)
             }
+            Some(Error::Interrupted) => error.context(name()),
             _ => error,
         })?;
         let mut out = stdout();
         said.lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
         out.flush()?;
         said.failures.iter().for_each(|(message, code)| ui.fail(message, *code));
-        Ok(())
+        dropped
     }
 
     /// Opens the image for commands that commit in steps.
@@ -279,14 +296,25 @@ impl EditArgs {
     }
 }
 
-fn drop_deleted(volume: &mut Volume, now: btrfsimg_ondisk::Timespec, stop: &AtomicBool) -> Result<()> {
+/// Drops what deleted subvolumes held, once their names are gone.
+fn drop_deleted(
+    volume: &mut Volume,
+    now: btrfsimg_ondisk::Timespec,
+    stop: &AtomicBool,
+    image: &Path,
+) -> Result<()> {
+    let rest = || {
+        let image = image.display();
+        format!(
+            "the subvolumes are deleted, but not all that they held; 'btrfsimg subvol sync {image}' drops the rest, \
+             as does a kernel that mounts the image"
+        )
+    };
     match subvol::drop_deleted(volume, now, &mut || stop.load(Ordering::Relaxed)) {
         Ok(_) => Ok(()),
-        Err(Error::Interrupted) => anyhow::bail!(
-            "interrupted: the subvolumes are deleted, but not all that they held; 'btrfsimg subvol sync' drops the \
-             rest, as does a kernel that mounts the image"
-        ),
-        Err(error) => Err(error.into()),
+        // Its own words say that nothing was changed.
+        Err(Error::Interrupted) => anyhow::bail!("interrupted: {}", rest()),
+        Err(error) => Err(anyhow::Error::new(error).context(rest())),
     }
 }
 

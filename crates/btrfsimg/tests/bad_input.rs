@@ -102,6 +102,12 @@ const REFUSED: &[(&str, i32, &[&str])] = &[
     ("rm i.img:/none", 1, &["i.img:/none", "no such file or directory"]),
     ("rm i.img:/dir", 1, &["i.img:/dir", "-r"]),
     ("rm i.img:/", 1, &["i.img:/", "top directory"]),
+    // The value of an option in other commands, a path here.
+    ("rm -i i.img -r --subvol file /dir", 2, &["file", "write /file", "--from-subvol file"]),
+    ("rm -i i.img -r /dir --subvol file", 2, &["write /file", "--from-subvol file"]),
+    // What is wrong with the target is said of that.
+    ("mv i.img:/dir i.img:/file", 1, &["btrfsimg: i.img:/file: not a directory"]),
+    ("mv -T i.img:/file i.img:/dir", 1, &["btrfsimg: i.img:/dir: is a directory"]),
     // With one that is there: nothing is removed.
     ("rm i.img:/file i.img:/none", 1, &["i.img:/none"]),
     ("mkdir i.img:/x i.img:/dir", 1, &["i.img:/dir"]),
@@ -261,6 +267,34 @@ fn a_damaged_tree_is_not_edited() {
     let ran = bench.run("mkdir i.img:/x").expect(4);
     assert!(ran.stderr.contains("i.img") && ran.stderr.contains("corrupt leaf: root=5"), "{}", ran.stderr);
     assert_eq!(sha256(&bench.image()), before);
+}
+
+/// The name of a subvolume goes, and what it holds cannot: the change is made, and said; the rest is named.
+#[test]
+fn what_a_deleted_subvolume_held_cannot_be_dropped() {
+    let bench = Bench::new();
+    let source = bench.dir.path().join("src/many");
+    fs::create_dir(&source).unwrap();
+    (0..100).for_each(|n| fs::write(source.join(format!("f{n}")), [b'x'; 1000]).unwrap());
+    bench.run("subvol create i.img:/s").expect(0);
+    bench.run("cp -r src/many i.img:/s").expect(0);
+    let damaged = common::edit_blocks(&bench.image(), |block| {
+        let [owner, first] = [88, 101].map(|at| u64::from_le_bytes(block[at..at + 8].try_into().unwrap()));
+        let is_later_leaf = owner == 256 && block[100] == 0 && first > 300;
+        if is_later_leaf {
+            block[101 + 21] ^= 0x40;
+        }
+        is_later_leaf
+    });
+    assert!(damaged > 0);
+    let ran = bench.run("rm -v -r --subvol i.img:/s").expect(4);
+    assert_eq!(ran.text(), "removed directory 'i.img:/s'\n");
+    for words in
+        ["i.img: the subvolumes are deleted", "'btrfsimg subvol sync i.img'", "corrupt leaf: root=256"]
+    {
+        assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
+    }
+    assert_eq!(bench.run("ls i.img:/").expect(0).text(), "dir\nfile\n");
 }
 
 #[test]

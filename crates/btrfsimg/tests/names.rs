@@ -17,6 +17,7 @@ use btrfsimg_testkit::treediff::{DiffOptions, diff};
 use btrfsimg_testkit::{JudgeOptions, Oracle};
 use common::{Lab, Ran, command, run, sh};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, XattrFlags};
+use rustix::process::{Pid, Signal, kill_process};
 use writing::{assert_checks_clean, sha256};
 
 /// One byte more than a name may have.
@@ -477,6 +478,31 @@ fn a_second_writer_waits_when_told() {
         assert!(child.wait().unwrap().success());
     }
     assert_eq!(run(&["ls", &at("/")]).expect(0).text(), "a\nb\n");
+}
+
+/// While it waits for the first image: the second one is not changed either.
+#[test]
+fn an_interrupted_command_does_not_go_on_with_the_next_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b] = ["a.img", "b.img"].map(|name| dir.path().join(name));
+    for image in [&a, &b] {
+        run(&["mkfs", "-q", image.to_str().unwrap(), "-b", "64M"]).expect(0);
+    }
+    let before = (sha256(&a), sha256(&b));
+    let held = File::open(&a).unwrap();
+    rustix::fs::flock(&held, FlockOperation::LockShared).unwrap();
+    let paths = [&a, &b].map(|image| format!("{}:/", image.display()));
+    for args in [["touch", "--wait"], ["defrag", "--wait"]] {
+        let args = args.into_iter().chain(paths.iter().map(String::as_str));
+        let child =
+            command(&args.collect::<Vec<_>>()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), said.matches("interrupted").count()), (Some(1), 1), "{said}");
+        assert_eq!((sha256(&a), sha256(&b)), before);
+    }
 }
 
 #[test]

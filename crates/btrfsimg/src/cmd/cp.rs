@@ -22,12 +22,14 @@ use crate::output::Ui;
 /// Copy files into, out of, within and between images
 ///
 /// A side in an image is IMAGE:/path (or ':/path' with -i IMAGE), else it is a path of the host; '-' is standard input
-/// as SRC, standard output as DST. As cp(1) does it: modes are kept as far as the umask lets them, owner and times are
-/// those of a new file; -p keeps mode, owner and times; -a is -r -p with links, devices and xattrs.
+/// as SRC, standard output as DST. As cp(1) does it, modes are copied without the setuid and setgid bits, and owner and
+/// times are those of a new file; -p keeps mode, owner and times; -a is -r -p with links, devices and xattrs. The umask
+/// counts on the host only: into an image modes go as they are, or as the default ACL of the directory has it; standard
+/// input becomes a file of mode 644.
 ///
 /// A directory goes into DST when that is a directory, and becomes DST when there is none; of SRC/. only what is in
 /// it is copied. A file is copied through a symlink that stands at DST. Within an image copies share their extents;
-/// subvolumes are copied as directories.
+/// subvolumes are copied as directories. Between two images, --offset and --subvol apply to both.
 #[derive(clap::Args, Debug)]
 #[command(
     override_usage = "btrfsimg cp [OPTIONS] <SRC>... <DST>",

@@ -14,7 +14,7 @@ use crate::address::{Address, ImageArgs};
 use crate::clock;
 use crate::cmd::report::{json_workspaces, shown_size, shown_workspaces};
 use crate::cmd::workers;
-use crate::edit::{EditArgs, resolve, stop_flag};
+use crate::edit::{EditArgs, resolve, stop_flag, tolerate};
 use crate::output::{Ui, print_json, put_bytes, shown, stdout};
 use crate::size::parse_size;
 
@@ -87,10 +87,14 @@ fn parse_target(text: &str) -> Result<u64, String> {
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let addresses = args.image.addresses(&args.paths)?;
     let mut documents = Vec::new();
-    for group in addresses.chunk_by(|a, b| a.image == b.image) {
-        ui.tolerate(one_image(args, ui, group, &mut documents))?;
+    let ended = addresses
+        .chunk_by(|a, b| a.image == b.image)
+        .try_for_each(|group| tolerate(ui, one_image(args, ui, group, &mut documents)));
+    // When it was interrupted, the images before are done.
+    if args.json && (ended.is_ok() || !documents.is_empty()) {
+        print_json(json!({ "images": documents }))?;
     }
-    if args.json { print_json(json!({ "images": documents })) } else { Ok(()) }
+    ended
 }
 
 fn one_image(args: &Args, ui: &Ui, addresses: &[Address], documents: &mut Vec<Value>) -> Result<()> {

@@ -85,7 +85,7 @@ pub(crate) struct Args {
     /// Overwrite what holds a file system or the like
     #[arg(short, long)]
     force: bool,
-    /// Do not wait until the image is durable
+    /// Do not wait until the image is durable: a power cut soon after may destroy it
     #[arg(long)]
     no_sync: bool,
     /// Say how compression used its memory

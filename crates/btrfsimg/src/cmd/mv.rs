@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use anyhow::Result;
 use btrfsimg_fs::Error;
 use btrfsimg_fs::lookup::{Place, find_entry, resolve_parent, target};
+use btrfsimg_fs::write::names::{check_attributes, check_changeable};
 use btrfsimg_fs::write::relocate::relocate;
 use btrfsimg_fs::write::rename::rename;
 use btrfsimg_ondisk::FileType;
@@ -116,12 +117,23 @@ impl Args {
         if old == Some(source.place) {
             return Err(Error::Invalid(format!("{}: and {at} are the same file", source.at)).into());
         }
+        // Here, as the address is known: it is another's than the source's.
+        check_changeable(cx.tx, source.dir, &source.at.to_string(), true)?;
+        check_changeable(cx.tx, dir, &at.to_string(), old.is_some())?;
+        if let Some(old) = old.filter(|old| old.tree == dir.tree && !old.is_empty_dir()) {
+            check_attributes(cx.tx, old, &at.to_string())?;
+        }
         let moved = if dir.tree != source.dir.tree && !source.is_subvolume {
             relocate(cx.tx, source.dir, &source.name, dir, &name)
         } else {
             rename(cx.tx, source.dir, &source.name, dir, &name)
         };
-        moved.map_err(|e| source.at.about(e.into()))?;
+        moved.map_err(|error| match error {
+            Error::NotDirectory(_) | Error::IsDirectory(_) | Error::Exists(_) => at.about(error.into()),
+            // A source that is not empty moves, unless it stands for a subvolume.
+            Error::NotEmpty(_) if !source.place.is_empty_dir() => at.about(error.into()),
+            error => source.at.about(error.into()),
+        })?;
         cx.say(|| format!("renamed '{}' -> '{at}'", source.at));
         Ok(())
     }

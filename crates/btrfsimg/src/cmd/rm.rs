@@ -4,17 +4,21 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
-use btrfsimg_fs::lookup::{find_entry, resolve_parent, target};
+use btrfsimg_fs::lookup::{Entry, Place, find_entry, resolve_parent, target};
 use btrfsimg_fs::write::names::check_changeable;
 use btrfsimg_fs::write::remove::{RemoveOptions, delete_subvolumes, remove_tree_with, rmdir, unlink_checked};
 use btrfsimg_ondisk::FileType;
 
 use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
+use crate::exit::usage;
+use crate::output::shown;
 
 /// Remove files and directories from an image
 ///
-/// A tree with a subvolume in it is refused as a whole, unless --subvol says that those go, too.
+/// A tree with a subvolume in it is refused as a whole, unless --subvol says that those go, too. Here that takes no
+/// value: the subvolume that paths are taken from is --from-subvol. With -i, paths beside --subvol begin with '/', so
+/// that neither is taken for the other.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -36,7 +40,7 @@ pub(crate) struct Args {
     /// What is not there is no error
     #[arg(short, long)]
     force: bool,
-    /// With -r: subvolumes, too
+    /// With -r: subvolumes, too (takes no value, see --from-subvol)
     #[arg(id = "subvolumes", long = "subvol", requires = "recursive")]
     subvolumes: bool,
     /// What to remove, as IMAGE:/path
@@ -74,25 +78,46 @@ impl Edit for Args {
     }
 
     fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
+        if self.subvolumes && image.image.is_some() {
+            let relative = self.paths.iter().find(|path| !path.as_encoded_bytes().starts_with(b"/"));
+            if let Some(path) = relative.map(|path| shown(path.as_encoded_bytes())) {
+                return Err(usage(format!(
+                    "{path}: --subvol of rm removes subvolumes, too, and takes no value: to remove this write /{path}; \
+                     to take paths from that subvolume, --from-subvol {path}"
+                )));
+            }
+        }
         image.addresses(&self.paths)
     }
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
-        cx.each(|cx, address| match self.remove(cx, address) {
+        cx.each(|cx, address| match find(cx, address) {
             Err(Error::NotFound(_) | Error::NotDirectory(_)) if self.force => Ok(()),
-            other => Ok(other?),
+            found => Ok(self.remove(cx, address, found?)?),
         })
     }
 }
 
+/// What is to be removed: its directory, name and entry.
+type Found<'n> = (Place, &'n [u8], Entry);
+
+fn find<'n>(cx: &EditCx<'_, '_>, address: &'n Address) -> btrfsimg_fs::Result<Found<'n>> {
+    let (dir, name) = resolve_parent(cx.tx, cx.start, &address.path)?;
+    let entry = find_entry(cx.tx, dir, name)?.ok_or_else(|| Error::NotFound(address.to_string()))?;
+    if address.path.ends_with(b"/") && entry.file_type != FileType::DIR {
+        return Err(Error::NotDirectory(address.to_string()));
+    }
+    Ok((dir, name, entry))
+}
+
 impl Args {
-    fn remove(&self, cx: &mut EditCx<'_, '_>, address: &Address) -> btrfsimg_fs::Result<()> {
+    fn remove(
+        &self,
+        cx: &mut EditCx<'_, '_>,
+        address: &Address,
+        (dir, name, entry): Found<'_>,
+    ) -> btrfsimg_fs::Result<()> {
         let shown = address.to_string();
-        let (dir, name) = resolve_parent(cx.tx, cx.start, &address.path)?;
-        let entry = find_entry(cx.tx, dir, name)?.ok_or_else(|| Error::NotFound(shown.clone()))?;
-        if address.path.ends_with(b"/") && entry.file_type != FileType::DIR {
-            return Err(Error::NotDirectory(shown));
-        }
         check_changeable(cx.tx, dir, &shown, true)?;
         if self.subvolumes {
             cx.drop_deleted();

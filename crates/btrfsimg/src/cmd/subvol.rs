@@ -14,7 +14,7 @@ use btrfsimg_fs::lookup::{Items, Place};
 use btrfsimg_ondisk::Uuid;
 
 use crate::address::Address;
-use crate::edit::Edit;
+use crate::edit::{self, Edit};
 use crate::output::Ui;
 
 /// Make, snapshot, delete and list subvolumes
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
         | SubvolCommand::Snapshot(_)
         | SubvolCommand::Delete(_)
         | SubvolCommand::SetDefault(_)
-        | SubvolCommand::Sync(_) => Ok(()),
+        | SubvolCommand::Sync(_) => Err(edit::not_run()),
     }
 }
 
