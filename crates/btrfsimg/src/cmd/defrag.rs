@@ -145,7 +145,6 @@ fn one_image(args: &Args, ui: &Ui, addresses: &[Address], documents: &mut Vec<Va
 }
 
 /// Step after step. With an error comes what was done and is in the image.
-#[expect(clippy::result_large_err, reason = "returned once in a run")]
 fn work(
     args: &Args,
     addresses: &[Address],
