@@ -58,7 +58,8 @@ fn directories_that_hold_themselves() {
     edit_index(&lab, "c", |item| item[..8].copy_from_slice(&inode.to_le_bytes()));
     let out = lab.host("out");
     for args in [vec!["cp", "-a"], vec!["cp", "-r", "--salvage"]] {
-        let args = [args, vec![&lab.at("/a"), out.to_str().unwrap()]].concat();
+        let from = lab.at("/a");
+        let args = [args, vec![from.as_str(), out.to_str().unwrap()]].concat();
         let ran = run(&args);
         assert_ne!(ran.code, 0);
         assert!(ran.stderr.contains("/a/b/c: ") && ran.stderr.contains("second name"), "{}", ran.stderr);

@@ -129,6 +129,9 @@ fn parse_line(grammar: &mut clap::Command, words: Vec<Vec<u8>>, image: &ImageArg
     let words = Words::from_arg_matches(&matches).map_err(|e| usage(first_paragraph(&e)))?;
     match words.command.edit(Some(image)) {
         Some(_) => Ok(words),
+        None if matches!(words.command, Command::Cp(_)) => {
+            Err(usage("does not copy into the image; cp writes a path in the image as ':/path'"))
+        }
         None => Err(usage("does not change the image; a batch is made of commands that do")),
     }
 }

@@ -89,7 +89,7 @@ pub(crate) struct Args {
     #[arg(long)]
     salvage: bool,
     /// What to copy, and last where to; one side is IMAGE:/path
-    #[arg(required = true, num_args = 2.., value_name = "PATH")]
+    #[arg(required = true, num_args = 1.., value_name = "PATH")]
     words: Vec<OsString>,
 }
 
@@ -132,7 +132,9 @@ struct Words {
 
 impl Args {
     fn words(&self, image: &ImageArgs) -> Result<Words> {
-        let Some((last, first)) = self.words.split_last() else { return Err(usage("no files given")) };
+        let Some((last, first)) = self.words.split_last().filter(|(_, first)| !first.is_empty()) else {
+            return Err(usage("no destination given; write cp SRC... DST"));
+        };
         let (mut inside, mut outside) = (Vec::new(), Vec::new());
         for word in first {
             match image.word(word) {
