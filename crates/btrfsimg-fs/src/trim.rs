@@ -5,12 +5,15 @@
 
 use std::ops::Range;
 
-use btrfsimg_ondisk::{Key, KeyType, Logical, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, objectid};
+use btrfsimg_ondisk::{
+    BlockGroupItem, Key, KeyType, Logical, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, compat_ro, objectid,
+};
+use zerocopy::FromBytes as _;
 
 use crate::block_store::BlockStore;
 use crate::chunk_map::Chunk;
 use crate::error::{Error, Result};
-use crate::tree::walk_items;
+use crate::tree::{lookup, walk_items};
 
 /// Bytes at the start of a device that no chunk may use.
 const RESERVED: u64 = 1 << 20;
@@ -50,7 +53,7 @@ impl Trimmed {
 ///
 /// # Errors
 /// `Unsupported` for several devices, profiles that spread a chunk, and a log to replay; `Corrupt` where two chunks
-/// share device space, or extents overlap: nothing is given back then. `Io`; what was given back before stays so.
+/// share device space, extents overlap, or a block group does not use what its extents take: nothing is given back then. `Io`; what was given back before stays so.
 pub fn trim(store: &BlockStore, method: Method) -> Result<Trimmed> {
     let sb = store.superblock();
     if sb.log_root.get() != 0 {
@@ -63,7 +66,12 @@ pub fn trim(store: &BlockStore, method: Method) -> Result<Trimmed> {
     let gaps = unallocated(store, device_end)?;
     // All is looked at before anything goes.
     for chunk in store.chunks().iter() {
-        free_in(store, chunk, &mut |_| Ok(()))?;
+        let mut free = 0;
+        free_in(store, chunk, &mut |range| {
+            free += range.end - range.start;
+            Ok(())
+        })?;
+        check_used(store, chunk, chunk.length - free)?;
     }
     if method != Method::Count {
         // A state that is not durable yet must not come back after what it replaced is gone.
@@ -113,6 +121,22 @@ fn unallocated(store: &BlockStore, device_end: u64) -> Result<Vec<Range<u64>>> {
     gaps.push(at..device_end.max(at));
     gaps.retain(|gap| !gap.is_empty());
     Ok(gaps)
+}
+
+/// A lost extent item would make data look free: the block group says how much there must be.
+fn check_used(store: &BlockStore, chunk: &Chunk, have: u64) -> Result<()> {
+    let has_own_tree = store.superblock().compat_ro_flags.get() & compat_ro::BLOCK_GROUP_TREE != 0;
+    let tree = if has_own_tree { objectid::BLOCK_GROUP_TREE } else { objectid::EXTENT_TREE };
+    let key = Key::new(chunk.start.0, KeyType::BLOCK_GROUP_ITEM, chunk.length);
+    let item = lookup(store, tree, &key)?.and_then(|data| BlockGroupItem::read_from_bytes(&data).ok());
+    match item {
+        Some(item) if item.used.get() == have => Ok(()),
+        Some(item) => {
+            let reason = format!("block group {}: used, have {} expect {have}", chunk.start, item.used);
+            Err(Error::corrupt("BG-08", reason))
+        }
+        None => Err(Error::corrupt("BG-07", format!("chunk {} has no block group item", chunk.start))),
+    }
 }
 
 /// Calls `each` with every logical range of a chunk that no extent is in.

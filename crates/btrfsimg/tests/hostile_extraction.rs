@@ -92,7 +92,7 @@ fn a_name_of_no_bytes() {
 }
 
 /// Deeper than recursion, open files, and what a path can say.
-const LEVELS: usize = 50_000;
+const LEVELS: usize = 10_000;
 
 #[test]
 fn a_chain_of_very_many_directories() {

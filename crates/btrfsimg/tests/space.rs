@@ -147,6 +147,29 @@ fn a_full_image_can_be_emptied() {
     assert_checks_clean(&lab.image, "cp");
 }
 
+/// A snapshot is what one deletes to have room again.
+#[test]
+fn a_full_image_gives_up_its_subvolumes() {
+    let lab = lab();
+    let tree = lab.host("tree");
+    files(&tree, 3000, 3000);
+    lab.mkfs(&["-n", "4k", "-b", "48M"]);
+    run(&["subvol", "create", &lab.at("/s")]).expect(0);
+    run(&["cp", "-q", "-a", tree.to_str().unwrap(), &lab.at("/s/tree")]).expect(0);
+    run(&["subvol", "snapshot", &lab.at("/s"), &lab.at("/snap")]).expect(0);
+    run(&["subvol", "create", &lab.at("/snap/inside")]).expect(0);
+    let small = lab.host("small");
+    fs::write(&small, vec![b'x'; 1800]).unwrap();
+    fill_up(&lab, &small);
+    run(&["rm", "-r", "--subvol", &lab.at("/snap")]).expect(0);
+    assert_checks_clean(&lab.image, "rm --subvol");
+    fill_up(&lab, &small);
+    run(&["subvol", "delete", &lab.at("/s")]).expect(0);
+    assert_checks_clean(&lab.image, "subvol delete");
+    run(&["cp", "-q", "-a", tree.to_str().unwrap(), &lab.at("/tree")]).expect(0);
+    assert_checks_clean(&lab.image, "cp");
+}
+
 /// Space that was all given to data can become metadata again, when the data are gone.
 #[test]
 fn empty_block_groups_are_given_back() {

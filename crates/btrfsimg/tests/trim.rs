@@ -127,3 +127,19 @@ fn an_edit_that_fails_leaves_nothing() {
     assert!(fs::read(&image).unwrap() == bytes, "not a byte is another");
     assert!(taken(&image) <= before + (64 << 10), "{} bytes are taken, {before} were", taken(&image));
 }
+
+/// What no extent item covers may be data all the same, where an item is lost: the block group tells.
+#[test]
+fn an_image_that_does_not_add_up_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("t.img");
+    let (word, source) = (image.to_str().unwrap(), dir.path().join("src"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("f"), vec![7; 100_000]).unwrap();
+    run(&["mkfs", "-q", word, "-r", source.to_str().unwrap()]).expect(0);
+    run(&["fixture", "apply", word, "block-group-used"]).expect(0);
+    let before = fs::read(&image).unwrap();
+    let ran = run(&["trim", word]).expect(4);
+    assert!(ran.stderr.contains("BG-08"), "{}", ran.stderr);
+    assert!(fs::read(&image).unwrap() == before, "it was changed");
+}

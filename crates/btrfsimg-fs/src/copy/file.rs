@@ -93,6 +93,8 @@ fn copy_here(
             continue;
         }
         let (mut at, end) = (segment.offset, segment.offset + segment.len);
+        // What was written so far may be read: its checksums go into the tree.
+        tx.flush_csums().map_err(Fault::Target)?;
         while at < end {
             options.check_cancelled().map_err(Fault::Target)?;
             let next = end.min(at + PIECE);

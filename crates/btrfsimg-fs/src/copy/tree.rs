@@ -352,7 +352,10 @@ impl<'c> Copier<'c> {
         };
         truncate(tx, old, 0).map_err(Fault::Target)?;
         self.note_links(from, inode, old);
-        self.contents(tx, (from, inode), shown, old, &xattrs)
+        // Its old contents are gone: what of the new ones cannot be read must not take their place.
+        self.contents(tx, (from, inode), shown, old, &xattrs).map_err(|fault| match fault {
+            Fault::Source(error) | Fault::Target(error) => Fault::Target(error),
+        })
     }
 
     /// What a new inode is like; owner and times as the options say.

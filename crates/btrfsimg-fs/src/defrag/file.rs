@@ -117,6 +117,8 @@ impl FileCursor {
         }
         let range = first.start..last.end;
         let decision = self.decision_for(&window, options);
+        // A failure here is no fault of this file.
+        tx.flush_csums().map_err(Failure::Fatal)?;
         let encoded = self.encode(tx, range.clone(), decision, pool, options.workers);
         let (data, extents) = encoded.map_err(Failure::Left)?;
         if !self.is_worth_it(&window, &data, &extents, options) {

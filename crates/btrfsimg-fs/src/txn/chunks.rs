@@ -41,7 +41,9 @@ impl Transaction<'_> {
         let need = need.next_multiple_of(STRIPE_LEN);
         let mut length = self.chunk_length(kind).max(need);
         loop {
-            if let Some(places) = self.find_device_holes(length, copies) {
+            if let Some(places) = self.find_device_holes(length, copies)
+                && self.chunk_leaves_reserve(kind, length)?
+            {
                 return self.add_chunk(kind, flags, length, &places);
             }
             if length == need {

@@ -28,6 +28,9 @@ impl Transaction<'_> {
     /// `NoSpace`, `Corrupt`, `Io`; the image is as before unless the superblock was being written, after which the
     /// volume is poisoned.
     pub fn commit(mut self) -> Result<()> {
+        if self.pending_csums.lost {
+            return Err(Error::no_space("an earlier change of this transaction failed"));
+        }
         if self.is_empty() {
             return Ok(());
         }

@@ -24,6 +24,8 @@ pub(super) struct PendingCsums {
     ready: ItemBatch,
     /// Sectors whose checksums are to be removed.
     dropped: Runs,
+    /// Some of it failed and is known no more: this must not become the state of the image.
+    pub(super) lost: bool,
 }
 
 fn csum_key(at: u64) -> Key {
@@ -74,7 +76,9 @@ impl Transaction<'_> {
     fn insert_ready_csums(&mut self) -> Result<()> {
         let mut ready = std::mem::take(&mut self.pending_csums.ready);
         ready.sort();
-        self.insert_batch(objectid::CSUM_TREE, &ready)
+        let inserted = self.insert_batch(objectid::CSUM_TREE, &ready);
+        self.pending_csums.lost |= inserted.is_err();
+        inserted
     }
 
     /// Puts all gathered checksums into the tree, and takes those of freed sectors out.
@@ -103,7 +107,9 @@ impl Transaction<'_> {
 
     fn flush_dropped_csums(&mut self) -> Result<()> {
         let dropped = std::mem::take(&mut self.pending_csums.dropped);
-        dropped.iter().try_for_each(|range| self.remove_csum_range(range))
+        let removed = dropped.iter().try_for_each(|range| self.remove_csum_range(range));
+        self.pending_csums.lost |= removed.is_err();
+        removed
     }
 
     /// Items that reach beyond the range keep the rest.

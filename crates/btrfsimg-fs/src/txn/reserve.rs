@@ -51,6 +51,19 @@ impl Transaction<'_> {
         result
     }
 
+    /// Whether the reserve is whole when a chunk of `length` bytes takes unallocated space for data.
+    pub(super) fn chunk_leaves_reserve(&mut self, kind: SpaceKind, length: u64) -> Result<bool> {
+        let ChunkPolicy::Existing { total_bytes, grow: false } = self.volume.policy else { return Ok(true) };
+        if self.reserve.open || kind != SpaceKind::Data {
+            return Ok(true);
+        }
+        let wanted = self.reserve.bytes(&self.volume.store)?;
+        let taken = self.device_bytes_used().saturating_add(length.saturating_mul(self.copies_of(kind)));
+        let unallocated = total_bytes.saturating_sub(taken) / self.copies_of(SpaceKind::Metadata);
+        let short = wanted.saturating_sub(unallocated);
+        Ok(self.space.available(&self.volume.store, SpaceKind::Metadata, short)? >= short)
+    }
+
     /// Whether the reserve is whole when `len` bytes of `kind` are taken.
     pub(super) fn keeps_reserve(&mut self, kind: SpaceKind, len: u64) -> Result<bool> {
         let ChunkPolicy::Existing { total_bytes, grow: false } = self.volume.policy else { return Ok(true) };

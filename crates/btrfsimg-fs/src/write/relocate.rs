@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use btrfsimg_ondisk::{FileType, InodeItem};
+use btrfsimg_ondisk::{FileType, InodeItem, inode_flags};
 
 use super::contents::clone_range;
 use super::create::create_as_given;
@@ -94,7 +94,8 @@ fn copy(tx: &mut Transaction<'_>, from: Place, dir: Place, name: &[u8], shown: &
 fn copy_inode(tx: &mut Transaction<'_>, entry: &Entry, inode: &InodeItem) -> Result<Place> {
     let mut attributes = Attributes::new(inode.mode.get(), tx.now());
     (attributes.uid, attributes.gid) = (inode.uid.get(), inode.gid.get());
-    (attributes.rdev, attributes.flags) = (inode.rdev.get(), inode.flags.get());
+    // What fs-verity keeps beside the contents does not come along.
+    (attributes.rdev, attributes.flags) = (inode.rdev.get(), inode.flags.get() & !inode_flags::RO_VERITY);
     (attributes.atime, attributes.mtime) = (inode.atime, inode.mtime);
     let xattrs = lookup::xattrs(tx, entry.from)?;
     let kind = attributes.file_type();

@@ -53,9 +53,11 @@ pub fn begin_delete(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Result
     }
     let tree = place.tree;
     check_deletable(tx, tree, &shown)?;
-    let index = links::remove(tx, tree, dir.tree)?;
-    remove_entry(tx, dir, name, index)?;
-    mark_dead(tx, tree)?;
+    tx.with_reserve(|tx| {
+        let index = links::remove(tx, tree, dir.tree)?;
+        remove_entry(tx, dir, name, index)?;
+        mark_dead(tx, tree)
+    })?;
     Ok(tree)
 }
 
@@ -64,12 +66,14 @@ pub fn begin_delete(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Result
 /// # Errors
 /// As [`TreeDrop::step`].
 pub fn finish(tx: &mut Transaction<'_>, drop: &mut TreeDrop, limit: usize) -> Result<bool> {
-    let finished = drop.step(tx, limit)?;
-    if finished {
-        let orphan = Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, drop.tree());
-        tx.remove(objectid::ROOT_TREE, orphan)?;
-    }
-    Ok(finished)
+    tx.with_reserve(|tx| {
+        let finished = drop.step(tx, limit)?;
+        if finished {
+            let orphan = Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, drop.tree());
+            tx.remove(objectid::ROOT_TREE, orphan)?;
+        }
+        Ok(finished)
+    })
 }
 
 /// Drops all that is left of deleted subvolumes, those that others deleted too, in as many transactions as it takes.
@@ -126,6 +130,8 @@ fn mark_dead(tx: &mut Transaction<'_>, tree: u64) -> Result<()> {
     item.flags = (item.flags.get() | root_flags::DEAD).into();
     (item.drop_progress, item.drop_level) = (Key::MIN.into(), 0);
     let (uuid, received) = (item.uuid, item.received_uuid);
+    // Who looks it up later in this transaction sees that it is gone.
+    tx.store_root_item(tree)?;
     uuids::remove(tx, KeyType::UUID_SUBVOL, uuid, tree)?;
     uuids::remove(tx, KeyType::UUID_RECEIVED_SUBVOL, received, tree)?;
     tx.insert(objectid::ROOT_TREE, Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, tree), &[])
@@ -151,5 +157,5 @@ pub fn remove_stand_in(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Res
         Ok(index.is_none())
     })?;
     let index = index.ok_or_else(|| Error::corrupt("LK-03", format!("{shown}: its entry has no index")))?;
-    remove_entry(tx, dir, name, index)
+    tx.with_reserve(|tx| remove_entry(tx, dir, name, index))
 }
