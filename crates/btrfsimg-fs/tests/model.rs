@@ -377,7 +377,7 @@ impl Model {
     fn rename(&mut self, tx: &mut Transaction<'_>, op: Op) -> Option<()> {
         let (dir, old_name, place) = self.inode_entry(op.a)?;
         let (to_dir, new_name) = match self.inode_entry(op.b) {
-            Some((dir, name, _)) if op.c % 3 == 0 => (dir, name),
+            Some((dir, name, _)) if op.c.is_multiple_of(3) => (dir, name),
             _ => (self.dir(op.b)?, name(op.c)),
         };
         let there = self.inodes[&to_dir].entries.get(&new_name).copied();
@@ -486,7 +486,7 @@ impl Model {
         let (len, size) = (end - start, self.inodes[&to].data.len());
         let cloned = contents::clone_range(tx, from, start as u64..end as u64, to, at as u64);
         let overlap = from == to && start < at + len && at < end;
-        if overlap || (end % SECTOR != 0 && at + len < size) {
+        if overlap || (!end.is_multiple_of(SECTOR) && at + len < size) {
             assert!(cloned.is_err(), "{start}..{end} of {} to {at} of {size}", source.len());
             return None;
         }
@@ -557,14 +557,14 @@ impl Model {
             }
             What::Snapshot => {
                 let source = if all.is_empty() { 5 } else { [5, all[op.c % all.len()].2][op.c % 2] };
-                let made = subvol::snapshot(tx, source, dir, &name, op.d % 3 == 0);
+                let made = subvol::snapshot(tx, source, dir, &name, op.d.is_multiple_of(3));
                 if self.has(dir, &name) {
                     assert!(made.is_err());
                     return None;
                 }
                 let tree = made.unwrap();
                 self.snapshot(source, tree);
-                if op.d % 3 == 0 {
+                if op.d.is_multiple_of(3) {
                     self.readonly.insert(tree);
                 }
                 self.put_entry(dir, name, Child::Subvolume(tree));
@@ -586,8 +586,8 @@ impl Model {
             }
             _ => {
                 let tree = all.get(op.c % all.len().max(1))?.2;
-                subvol::set_readonly(tx, tree, op.d % 2 == 0, false).unwrap();
-                if op.d % 2 == 0 {
+                subvol::set_readonly(tx, tree, op.d.is_multiple_of(2), false).unwrap();
+                if op.d.is_multiple_of(2) {
                     self.readonly.insert(tree)
                 } else {
                     self.readonly.remove(&tree)

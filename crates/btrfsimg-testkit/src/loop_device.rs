@@ -33,6 +33,17 @@ impl LoopDevice {
         &self.node
     }
 
+    /// Where someone else has the device open, it is detached when they close it.
+    fn wait_until_gone(&self) {
+        let backing = Path::new("/sys/block").join(self.name()).join("loop/backing_file");
+        for _ in 0..100 {
+            if !backing.exists() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// `loop3`, as the kernel's log has it.
     pub fn name(&self) -> String {
         self.node.file_name().unwrap_or_default().to_string_lossy().into_owned()
@@ -43,7 +54,7 @@ impl Drop for LoopDevice {
     fn drop(&mut self) {
         for _ in 0..20 {
             if command::ask("losetup", [OsStr::new("-d"), self.node.as_os_str()]).is_ok_and(|s| s.success) {
-                return;
+                return self.wait_until_gone();
             }
             thread::sleep(Duration::from_millis(50));
         }

@@ -59,7 +59,7 @@ impl Specimen {
         }
         let ctx = *fs.store().ctx();
         let mut blocks = Vec::new();
-        let mut used = vec![65536..65536 + 4096];
+        let mut used = Vec::from_iter(std::iter::once(65536..65536 + 4096));
         for logical in at {
             let copies = fs.store().chunks().map(Logical(logical), ctx.nodesize as u64)?;
             let copies: Vec<Physical> = copies.map(|p| p.physical).collect();

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use btrfsimg_fs::block_store::{BlockStore, child_expectation};
 use btrfsimg_fs::device::{Device, MemDevice};
+use btrfsimg_fs::tree::Cursor;
 use btrfsimg_fs::verify::{Finding, Options, Summary, verify};
 use btrfsimg_ondisk::{
     CsumType, Key, KeyType, Logical, ParentExpectation, Physical, RootItem, TreeBlock, objectid,
@@ -112,7 +113,11 @@ impl Base {
             let block = self.store.read_block(at, &expect).unwrap();
             if block.is_leaf() {
                 let slot = block.search(&from).unwrap_or_else(|slot| slot);
-                assert!(slot < block.nritems(), "no {from} in its leaf");
+                if slot == block.nritems() {
+                    // It is the first of the next leaf.
+                    let next = Cursor::at_or_after(&self.store, tree, &from).unwrap();
+                    return self.find(tree, next.unwrap_or_else(|| panic!("no {from}")).key());
+                }
                 return ((*block).clone(), slot);
             }
             (at, expect) = child_expectation(&block, block.child_slot(&from), tree);

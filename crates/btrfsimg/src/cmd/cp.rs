@@ -153,9 +153,6 @@ impl Args {
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let words = args.words(&args.image)?;
-    if args.salvage && words.inside.is_empty() {
-        return Err(usage("--salvage copies out of an image: the source must be IMAGE:/path"));
-    }
     match (words.to, words.inside.is_empty(), words.outside.is_empty()) {
         (Word::Host(to), false, true) => out::copy_out(args, ui, &words.inside, &to),
         (Word::Host(_), false, false) => {
@@ -172,6 +169,9 @@ impl Edit for Args {
 
     fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
         let words = self.words(image)?;
+        if self.salvage {
+            return Err(usage("--salvage copies out of an image; copy to a directory of the host"));
+        }
         match words.to {
             Word::Image(to) => Ok(vec![to]),
             Word::Host(_) => Err(no_image_in(&self.words)),
