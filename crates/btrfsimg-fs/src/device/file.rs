@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use btrfsimg_ondisk::Physical;
 use rustix::fs::{FallocateFlags, FlockOperation};
@@ -163,20 +164,25 @@ fn open_error(name: &str, error: io::Error) -> Error {
     Error::io(name)(error)
 }
 
+/// A program that starts another one shares its locks with it for a moment, between fork and exec: one that was let go
+/// may still be held then, and is asked for again.
+const LOCK_TRIES: usize = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 fn lock(file: &File, name: &str, access: Access) -> Result<()> {
     let operation = match access {
         Access::Read => FlockOperation::NonBlockingLockShared,
         Access::Write => FlockOperation::NonBlockingLockExclusive,
     };
-    match rustix::fs::flock(file, operation) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(Error::Busy(format!("{name}: locked by another process; wait until it ends")))
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(file, operation) {
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            // A file system without locks (some network ones): go on, as other image tools do.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOLCK) => return Ok(()),
+            Err(e) => return Err(Error::io(format!("{name}: lock"))(e.into())),
         }
-        // A file system without locks (some network ones): go on, as other image tools do.
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOLCK) => Ok(()),
-        Err(e) => Err(Error::io(format!("{name}: lock"))(e.into())),
     }
+    Err(Error::Busy(format!("{name}: locked by another process; wait until it ends")))
 }
 
 /// Refuses a file that a loop device is backed by: the kernel may hold it mounted.
