@@ -84,6 +84,11 @@ pub(super) fn judge_devices(image: &Image<'_>, tree: &ChunkTree, findings: &mut 
         let reason = format!("device uuid in the superblock, have {have} expect {expect}");
         findings.add("DEV-07", place(), reason);
     }
+    if device.fsid != image.ctx.fsid {
+        // Kernels look for a seed device of that name.
+        let (have, expect) = (Uuid::from_bytes(device.fsid), Uuid::from_bytes(image.ctx.fsid));
+        findings.add("DEV-07", place(), format!("fsid of the device item, have {have} expect {expect}"));
+    }
     if (copy.total_bytes, copy.bytes_used) != (device.total_bytes, device.bytes_used) {
         let reason = format!(
             "device item in the superblock differs, have total {} used {} expect total {} used {}",
