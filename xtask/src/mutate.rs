@@ -236,11 +236,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn damaged_images_end() {
+    fn damaged_images_end_and_sound_ones_mount() {
         let specimens = specimen::all().unwrap();
         let options = Options { count: 20_000, seed: 1 << 32, mounts: 60, threads: 2 };
         let tally = damage(&specimens, &options).unwrap();
         // The damage is neither always nor never seen.
         assert!(tally.corrupt > 10_000 && tally.sound > 200, "{tally:?}");
+        mount_sound(&specimens, &tally, options.mounts).unwrap();
     }
 }

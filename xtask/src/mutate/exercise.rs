@@ -13,7 +13,8 @@ use btrfsimg_ondisk::FileType;
 /// What verify says of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// No btrfs, or nothing that this version understands.
+    /// No btrfs, nothing that this version understands, or a conversion that kernels refuse until it is done (SB-25, a
+    /// warning).
     Refused,
     Corrupt,
     Sound,
@@ -24,10 +25,11 @@ pub(super) enum Verdict {
 /// Verifies the image and reads it. What fails, fails with an error, and that is all that is asked here.
 pub(super) fn read_everything<D: Device + 'static>(device: &Arc<D>) -> Verdict {
     let options = Options::new().with_data(true).with_decode(true).with_threads(1);
-    let (mut text, mut log) = (0, false);
+    let (mut text, mut log, mut converting) = (0, false, false);
     let verdict = verify(&**device, &options, &mut |finding| {
         text += finding.to_string().len();
         log |= finding.rule.0 == "LOG-01";
+        converting |= finding.rule.0 == "SB-25";
     });
     let _ = superblocks(&**device);
     if let Ok(fs) = Filesystem::open(device.clone()) {
@@ -37,6 +39,7 @@ pub(super) fn read_everything<D: Device + 'static>(device: &Arc<D>) -> Verdict {
     match verdict {
         Err(_) => Verdict::Refused,
         Ok(summary) if !summary.is_sound() => Verdict::Corrupt,
+        Ok(_) if converting => Verdict::Refused,
         Ok(_) if log => Verdict::SoundWithLog,
         Ok(_) => Verdict::Sound,
     }
