@@ -93,10 +93,10 @@ fn copy_here(
             continue;
         }
         let (mut at, end) = (segment.offset, segment.offset + segment.len);
-        // What was written so far may be read: its checksums go into the tree.
-        tx.flush_csums().map_err(Fault::Target)?;
         while at < end {
             options.check_cancelled().map_err(Fault::Target)?;
+            // Reading wants the checksums of what was written so far in the tree; that this fails is no fault of the source.
+            tx.flush_csums().map_err(Fault::Target)?;
             let next = end.min(at + PIECE);
             let bytes = read_stored(tx, from, inode.flags.get(), at..next).map_err(Fault::Source)?;
             write_at(tx, to, at, &bytes, codec).map_err(Fault::Target)?;
