@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use btrfsimg_ondisk::{
-    BlockContext, Item, Key, KeyType, Logical, ParentExpectation, RootItem, TreeBlock, objectid,
+    BlockContext, Item, Key, KeyType, Logical, ParentExpectation, RootItem, TreeBlock, compat_ro, objectid,
 };
 
 use crate::block_store::{BlockStore, child_expectation};
@@ -41,6 +41,15 @@ impl TreeRoot {
             first_key: None,
             tree: Some(self.tree),
         }
+    }
+}
+
+/// The tree that holds BLOCK_GROUP_ITEMs.
+pub(crate) fn block_group_tree(compat_ro_flags: u64) -> u64 {
+    if compat_ro_flags & compat_ro::BLOCK_GROUP_TREE != 0 {
+        objectid::BLOCK_GROUP_TREE
+    } else {
+        objectid::EXTENT_TREE
     }
 }
 

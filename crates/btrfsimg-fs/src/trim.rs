@@ -6,14 +6,14 @@
 use std::ops::Range;
 
 use btrfsimg_ondisk::{
-    BlockGroupItem, Key, KeyType, Logical, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, compat_ro, objectid,
+    BlockGroupItem, Key, KeyType, Logical, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, objectid,
 };
 use zerocopy::FromBytes as _;
 
 use crate::block_store::BlockStore;
 use crate::chunk_map::Chunk;
 use crate::error::{Error, Result};
-use crate::tree::{lookup, walk_items};
+use crate::tree::{block_group_tree, lookup, walk_items};
 
 /// Bytes at the start of a device that no chunk may use.
 const RESERVED: u64 = 1 << 20;
@@ -125,8 +125,7 @@ fn unallocated(store: &BlockStore, device_end: u64) -> Result<Vec<Range<u64>>> {
 
 /// A lost extent item would make data look free: the block group says how much there must be.
 fn check_used(store: &BlockStore, chunk: &Chunk, have: u64) -> Result<()> {
-    let has_own_tree = store.superblock().compat_ro_flags.get() & compat_ro::BLOCK_GROUP_TREE != 0;
-    let tree = if has_own_tree { objectid::BLOCK_GROUP_TREE } else { objectid::EXTENT_TREE };
+    let tree = block_group_tree(store.superblock().compat_ro_flags.get());
     let key = Key::new(chunk.start.0, KeyType::BLOCK_GROUP_ITEM, chunk.length);
     let item = lookup(store, tree, &key)?.and_then(|data| BlockGroupItem::read_from_bytes(&data).ok());
     match item {

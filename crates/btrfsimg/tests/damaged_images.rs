@@ -10,7 +10,7 @@ use std::path::Path;
 
 use btrfsimg_ondisk::CsumType;
 use btrfsimg_testkit::rng::Rng;
-use common::{Lab, command, edit_blocks, find_sectors, overwrite, patch_blocks, run, sh};
+use common::{Lab, command, edit_blocks, edit_index, find_sectors, overwrite, patch_blocks, run, sh};
 use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
 
 const FILL: &str = "
@@ -110,34 +110,7 @@ fn one_bad_name_hides_no_good_one() {
 
 /// Gives entries of a directory other names, in DIR_INDEX alone: the check of a DIR_ITEM would see the hash.
 fn rename_in_index(lab: &Lab, from: &str, to: &str) {
-    let mut from_bytes = u16::try_from(from.len()).unwrap().to_le_bytes().to_vec();
-    let head = from_bytes.clone();
-    let mut renamed = 0;
-    from_bytes.clear();
-    edit_blocks(&lab.image, |block| {
-        // The item headers of a leaf say which names are in an index.
-        let count = u32::from_le_bytes(block[96..100].try_into().unwrap()) as usize;
-        let mut changed = false;
-        if block[100] != 0 {
-            return false;
-        }
-        for slot in 0..count.min(600) {
-            let at = 101 + slot * 25;
-            let number = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap()) as usize;
-            let (offset, size) = (number(at + 17), number(at + 21));
-            let is_index = block[at + 8] == 96;
-            let Some(data) = block.get(101 + offset..101 + offset + size).filter(|_| is_index) else {
-                continue;
-            };
-            if data.len() == 30 + from.len() && data[27..29] == head && &data[30..] == from.as_bytes() {
-                block[101 + offset + 30..101 + offset + size].copy_from_slice(to.as_bytes());
-                changed = true;
-                renamed += 1;
-            }
-        }
-        changed
-    });
-    assert!(renamed > 0, "no index holds {from}");
+    edit_index(&lab.image, from, |item| item[30..].copy_from_slice(to.as_bytes()));
 }
 
 #[test]

@@ -15,34 +15,7 @@ use btrfsimg_fs::txn::{Volume, VolumeOptions};
 use btrfsimg_fs::write::create::create;
 use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_ondisk::Timespec;
-use common::{Lab, command, edit_blocks, run, sh};
-
-const DIR_INDEX: u8 = 96;
-
-/// Calls `edit` with every DIR_INDEX item that has `name`, where it starts: location (17), transid (8), data_len (2),
-/// name_len (2), type (1), name.
-fn edit_index(lab: &Lab, name: &str, mut edit: impl FnMut(&mut [u8])) {
-    let mut edited = 0;
-    edit_blocks(&lab.image, |block| {
-        let count = u32::from_le_bytes(block[96..100].try_into().unwrap()) as usize;
-        let mut changed = false;
-        for slot in 0..count.min(600) {
-            let at = 101 + slot * 25;
-            let number = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap()) as usize;
-            let (offset, size) = (number(at + 17), number(at + 21));
-            if block[100] == 0 && block[at + 8] == DIR_INDEX && size == 30 + name.len() {
-                let item = &mut block[101 + offset..101 + offset + size];
-                if &item[30..] == name.as_bytes() {
-                    edit(item);
-                    changed = true;
-                }
-            }
-        }
-        edited += usize::from(changed);
-        changed
-    });
-    assert!(edited > 0, "no index holds {name}");
-}
+use common::{Lab, command, edit_index, run, sh};
 
 #[test]
 fn directories_that_hold_themselves() {
@@ -55,7 +28,7 @@ fn directories_that_hold_themselves() {
     let text = stat.text().to_owned();
     let inode: u64 =
         text.split("\"inode\": ").nth(1).unwrap().split([',', '\n']).next().unwrap().parse().unwrap();
-    edit_index(&lab, "c", |item| item[..8].copy_from_slice(&inode.to_le_bytes()));
+    edit_index(&lab.image, "c", |item| item[..8].copy_from_slice(&inode.to_le_bytes()));
     let out = lab.host("out");
     for args in [vec!["cp", "-a"], vec!["cp", "-r", "--salvage"]] {
         let from = lab.at("/a");
@@ -80,7 +53,7 @@ fn a_name_of_no_bytes() {
         return;
     };
     // The name becomes data, so that the item stays as long as it says.
-    edit_index(&lab, "evil", |item| {
+    edit_index(&lab.image, "evil", |item| {
         item[25..27].copy_from_slice(&4_u16.to_le_bytes());
         item[27..29].copy_from_slice(&0_u16.to_le_bytes());
     });

@@ -8,12 +8,13 @@ use btrfsimg_ondisk::{
 };
 use zerocopy::IntoBytes;
 
-use super::free_space::{block_group_tree, has_free_space_tree};
+use super::free_space::has_free_space_tree;
 use super::runs::Runs;
 use super::space::{Group, Recorded, SpaceKind};
 use super::{NewChunk, Transaction};
 use crate::chunk_map::Chunk;
 use crate::error::{Error, Result};
+use crate::tree::block_group_tree;
 
 const MIB: u64 = 1 << 20;
 /// The first bytes of a device are never part of a chunk.

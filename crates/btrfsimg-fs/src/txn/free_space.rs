@@ -11,7 +11,7 @@ use super::{ItemBatch, Transaction};
 use crate::block_store::BlockStore;
 use crate::chunk_map::Chunk;
 use crate::error::{Error, Result};
-use crate::tree::{lookup, walk_items};
+use crate::tree::{block_group_tree, lookup, walk_items};
 
 /// Bits of [`FreeSpaceInfo::flags`].
 const USING_BITMAPS: u32 = 1;
@@ -26,15 +26,6 @@ fn bitmap_thresholds(length: u64, sectorsize: u64) -> (u64, u64) {
     let header = btrfsimg_ondisk::ITEM_HEADER_LEN as u64;
     let high = bitmaps * (header + BITMAP_BYTES) / header;
     (high, high.saturating_sub(100))
-}
-
-/// The tree that holds BLOCK_GROUP_ITEMs.
-pub(super) fn block_group_tree(compat_ro_flags: u64) -> u64 {
-    if compat_ro_flags & compat_ro::BLOCK_GROUP_TREE != 0 {
-        objectid::BLOCK_GROUP_TREE
-    } else {
-        objectid::EXTENT_TREE
-    }
 }
 
 /// Whether the free space tree is there and exact.

@@ -2,10 +2,13 @@
 
 use std::collections::HashSet;
 
+use anyhow::Context as _;
 use btrfsimg_fs::Error;
 use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::txn::Transaction;
 use btrfsimg_ondisk::FileType;
+
+use crate::edit::EditCx;
 
 /// An inode by one of its names.
 pub(crate) struct Found {
@@ -15,9 +18,34 @@ pub(crate) struct Found {
     pub(crate) shown: String,
 }
 
+/// Changes what each address of a command names, with `recursive` all below it too, and says the lines that `change`
+/// gives. `follow`: a symlink leads to what is changed; below a directory none does.
+pub(crate) fn change_each(
+    cx: &mut EditCx<'_, '_>,
+    recursive: bool,
+    follow: bool,
+    mut change: impl FnMut(&mut Transaction<'_>, &Found, bool) -> anyhow::Result<Option<String>>,
+) -> anyhow::Result<()> {
+    let (mut said, verbose) = (Vec::new(), cx.verbose);
+    cx.each(|cx, address| {
+        let (place, shown) = (cx.resolve(address, follow)?, address.to_string());
+        if !recursive {
+            let found = Found { place, file_type: file_type(cx.tx, place)?, shown };
+            said.extend(change(cx.tx, &found, verbose)?);
+            return Ok(());
+        }
+        for_each_below(cx.tx, place, shown, |tx, found| {
+            said.extend(change(tx, found, verbose).context(found.shown.clone())?);
+            Ok(())
+        })
+    })?;
+    said.into_iter().for_each(|line| cx.say(|| line));
+    Ok(())
+}
+
 /// Calls `each` with the inode `top`, and, if it is a directory, with all entries below it, across subvolumes, a
 /// directory before what is in it. No symlink is followed. Not recursive: trees may be deep.
-pub(crate) fn for_each_below(
+fn for_each_below(
     tx: &mut Transaction<'_>,
     top: Place,
     shown: String,

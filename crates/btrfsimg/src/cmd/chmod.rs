@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use btrfsimg_fs::lookup;
 use btrfsimg_fs::write::attributes;
 use btrfsimg_ondisk::FileType;
 
-use super::below::for_each_below;
+use super::below::change_each;
 use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::mode::ModeChange;
@@ -50,26 +50,10 @@ impl Edit for Args {
     }
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
-        let (mut said, verbose) = (Vec::new(), cx.verbose);
-        cx.each(|cx, address| {
-            let top = cx.resolve(address, true)?;
-            if !self.recursive {
-                let line = self.change(cx.tx, top, &address.to_string(), verbose)?;
-                said.extend(line);
-                return Ok(());
-            }
-            for_each_below(cx.tx, top, address.to_string(), |tx, found| {
-                if found.file_type == FileType::SYMLINK {
-                    return Ok(());
-                }
-                said.extend(
-                    self.change(tx, found.place, &found.shown, verbose).context(found.shown.clone())?,
-                );
-                Ok(())
-            })
-        })?;
-        said.into_iter().for_each(|line| cx.say(|| line));
-        Ok(())
+        change_each(cx, self.recursive, true, |tx, found, verbose| match found.file_type {
+            FileType::SYMLINK => Ok(None),
+            _ => self.change(tx, found.place, &found.shown, verbose),
+        })
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use btrfsimg_fs::lookup;
 use btrfsimg_fs::write::attributes;
 
-use super::below::for_each_below;
+use super::below::change_each;
 use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
 
@@ -78,22 +78,10 @@ impl Edit for Args {
     }
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
-        let (mut said, verbose) = (Vec::new(), cx.verbose);
-        cx.each(|cx, address| {
-            let top = cx.resolve(address, !self.no_dereference && !self.recursive)?;
-            if !self.recursive {
-                said.extend(self.change(cx.tx, top, &address.to_string(), verbose)?);
-                return Ok(());
-            }
-            for_each_below(cx.tx, top, address.to_string(), |tx, found| {
-                said.extend(
-                    self.change(tx, found.place, &found.shown, verbose).context(found.shown.clone())?,
-                );
-                Ok(())
-            })
-        })?;
-        said.into_iter().for_each(|line| cx.say(|| line));
-        Ok(())
+        let follow = !self.no_dereference && !self.recursive;
+        change_each(cx, self.recursive, follow, |tx, found, verbose| {
+            self.change(tx, found.place, &found.shown, verbose)
+        })
     }
 }
 

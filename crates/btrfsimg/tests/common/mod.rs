@@ -137,6 +137,34 @@ pub fn edit_blocks(image: &Path, mut edit: impl FnMut(&mut [u8]) -> bool) -> usi
     edited
 }
 
+const DIR_INDEX: u8 = 96;
+
+/// Calls `edit` with every DIR_INDEX item that has `name`; the blocks are sealed again. In an item: location (17),
+/// transid (8), data_len (2), name_len (2), type (1), name.
+pub fn edit_index(image: &Path, name: &str, mut edit: impl FnMut(&mut [u8])) {
+    let mut edited = 0;
+    edit_blocks(image, |block| {
+        let count = u32::from_le_bytes(block[96..100].try_into().unwrap()) as usize;
+        let mut changed = false;
+        for slot in 0..count.min(600) {
+            let at = 101 + slot * 25;
+            let number = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap()) as usize;
+            let (offset, size) = (number(at + 17), number(at + 21));
+            if block[100] != 0 || block[at + 8] != DIR_INDEX || size != 30 + name.len() {
+                continue;
+            }
+            let item = block.get_mut(101 + offset..101 + offset + size);
+            if let Some(item) = item.filter(|item| &item[30..] == name.as_bytes()) {
+                edit(item);
+                changed = true;
+            }
+        }
+        edited += usize::from(changed);
+        changed
+    });
+    assert!(edited > 0, "no index holds {name}");
+}
+
 /// The offsets in the image file of all places that hold `bytes`, aligned to sectors.
 pub fn find_sectors(image: &Path, bytes: &[u8]) -> Vec<u64> {
     let file = File::open(image).unwrap();
