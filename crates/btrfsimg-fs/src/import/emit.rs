@@ -1,11 +1,12 @@
 //! What was read goes into the image: data are placed, items built, in the order of the walk.
 
-use btrfsimg_compress::Algorithm;
-use btrfsimg_ondisk::{DIR_ITEM_HEAD_LEN, InodeItem, Key, KeyType, max_item_size, name_hash, objectid};
+use btrfsimg_compress::{Algorithm, Property};
+use btrfsimg_ondisk::{InodeItem, Key, KeyType, objectid};
 use zerocopy::IntoBytes as _;
 
 use super::walk::{Listing, Node, Ready, Role};
 use super::worker::Done;
+use super::xattrs::{KeptXattrs, SourceXattrs};
 use super::{Failure, Importer, Pending, Report, own_property};
 use crate::error::Result;
 use crate::lookup::Place;
@@ -13,7 +14,7 @@ use crate::txn::ItemBatch;
 use crate::write::create::push_symlink;
 use crate::write::data::{Placement, place, push_extents, push_hole};
 use crate::write::encode::{EncodedData, EncodedExtent};
-use crate::write::inode::{COMPRESSION_XATTR, Xattr, push_inode, push_xattrs, xattr_fits};
+use crate::write::inode::{COMPRESSION_XATTR, borrowed, push_inode, push_xattrs};
 use crate::write::names;
 use crate::write::xattr::feature_of;
 
@@ -87,8 +88,8 @@ impl Importer<'_, '_> {
                 Ready::Symlink(node, target, xattrs) => self.emit_symlink(&node, &target, xattrs)?,
                 Ready::Special(node, xattrs) => {
                     self.report.others += 1;
-                    let (inode, xattrs) = self.inode_and_xattrs(&node, xattrs, 0, 0);
-                    self.push_first_items(&node, &inode, &xattrs);
+                    let (inode, kept) = self.inode_and_xattrs(&node, &xattrs, 0, 0);
+                    self.push_first_items(&node, &inode, &kept);
                 }
                 Ready::Merged => self.report.directories += 1,
                 Ready::Lost(node) => self.lost.push(node),
@@ -121,7 +122,7 @@ impl Importer<'_, '_> {
     fn emit_file(
         &mut self,
         node: &Node,
-        xattrs: Vec<Xattr>,
+        xattrs: SourceXattrs,
         size: u64,
         data: &EncodedData,
         placement: &Placement,
@@ -142,10 +143,10 @@ impl Importer<'_, '_> {
             return self.put_inode(node.ino, &inode);
         }
         // Checksums are left out where the flags say so; the flags do not depend on the contents.
-        let (mut inode, xattrs) = self.inode_and_xattrs(node, xattrs, size, 0);
+        let (mut inode, kept) = self.inode_and_xattrs(node, &xattrs, size, 0);
         let mut after = std::mem::take(&mut self.items);
         let at = after.len();
-        self.push_first_items_into(&mut after, node, &inode, &xattrs);
+        self.push_first_items_into(&mut after, node, &inode, &kept);
         let mut covered = 0;
         let nbytes =
             self.push_file_extents(&mut after, node, &inode, data, placement, extents, &mut covered)?;
@@ -191,25 +192,25 @@ impl Importer<'_, '_> {
         }
     }
 
-    fn emit_symlink(&mut self, node: &Node, target: &[u8], xattrs: Vec<Xattr>) -> Result<()> {
+    fn emit_symlink(&mut self, node: &Node, target: &[u8], xattrs: SourceXattrs) -> Result<()> {
         self.report.others += 1;
         let len = target.len() as u64;
-        let (inode, xattrs) = self.inode_and_xattrs(node, xattrs, len, len);
-        self.push_first_items(node, &inode, &xattrs);
+        let (inode, kept) = self.inode_and_xattrs(node, &xattrs, len, len);
+        self.push_first_items(node, &inode, &kept);
         push_symlink(&mut self.items, node.ino, self.tx.transid(), target);
         Ok(())
     }
 
-    fn emit_directory(&mut self, node: &Node, listing: &Listing, xattrs: Vec<Xattr>) -> Result<()> {
+    fn emit_directory(&mut self, node: &Node, listing: &Listing, xattrs: SourceXattrs) -> Result<()> {
         self.report.directories += 1;
-        let (inode, xattrs) = self.inode_and_xattrs(node, xattrs, listing.size(), 0);
+        let (inode, kept) = self.inode_and_xattrs(node, &xattrs, listing.size(), 0);
         if node.role == Role::Adopt {
             self.flush_items()?;
             let key = Key::new(node.ino, KeyType::INODE_ITEM, 0);
             self.tx.replace(self.tree, key, inode.as_bytes())?;
-            push_xattrs(&mut self.items, node.ino, self.tx.transid(), &xattrs);
+            push_xattrs(&mut self.items, node.ino, self.tx.transid(), kept.iter());
         } else {
-            self.push_first_items(node, &inode, &xattrs);
+            self.push_first_items(node, &inode, &kept);
         }
         let (transid, tree) = (self.tx.transid(), self.tree);
         let (items, tx) = (&mut self.items, &mut *self.tx);
@@ -225,60 +226,53 @@ impl Importer<'_, '_> {
 
     /// The inode item, and the xattrs that it keeps: its own property or the inherited one, and none that no leaf
     /// holds.
-    fn inode_and_xattrs(
+    fn inode_and_xattrs<'x>(
         &mut self,
-        node: &Node,
-        xattrs: Vec<Xattr>,
+        node: &'x Node,
+        xattrs: &'x SourceXattrs,
         size: u64,
         nbytes: u64,
-    ) -> (InodeItem, Vec<Xattr>) {
-        let (flags, property) = own_property(node.stat.attributes.flags, node.property.as_ref(), &xattrs);
-        let nodesize = self.tx.nodesize() as usize;
-        let mut kept = node.acls.clone();
-        let mut buckets = std::collections::HashMap::new();
-        for (name, value) in xattrs {
-            if name == COMPRESSION_XATTR {
-                continue;
-            }
-            // Names with one hash share an item, which a leaf must hold.
-            let bucket = buckets.entry(name_hash(&name)).or_insert(0);
-            *bucket += DIR_ITEM_HEAD_LEN + name.len() + value.len();
-            if xattr_fits(&name, &value, nodesize) && *bucket <= max_item_size(nodesize) {
-                kept.push((name, value));
-            } else {
-                *bucket -= DIR_ITEM_HEAD_LEN + name.len() + value.len();
-                let reason =
-                    format!("xattr {} of {} bytes is too large", String::from_utf8_lossy(&name), value.len());
-                self.walker.fail(&node.relative(), &reason);
-            }
+    ) -> (InodeItem, KeptXattrs<'x>) {
+        let (flags, property) = own_property(node.stat.attributes.flags, node.property.as_ref(), xattrs);
+        if let Some(algorithm) = property.as_ref().and_then(Property::algorithm) {
+            self.tx.set_incompat(feature_of(algorithm));
         }
-        if let Some(property) = property {
-            property.algorithm().inspect(|a| self.tx.set_incompat(feature_of(*a)));
-            kept.push((COMPRESSION_XATTR.to_vec(), property.as_bytes().to_vec()));
+        let mut kept = KeptXattrs { property, others: borrowed(&node.acls).collect() };
+        kept.others.extend(xattrs.iter().filter(|(name, _)| *name != COMPRESSION_XATTR));
+        for (name, value) in kept.drop_too_large(self.tx.nodesize() as usize) {
+            let reason =
+                format!("xattr {} of {} bytes is too large", String::from_utf8_lossy(name), value.len());
+            self.walker.fail(&node.relative(), &reason);
         }
         let mut attributes = node.stat.attributes.clone();
         attributes.flags = flags;
         (attributes.inode_item(self.tx.transid(), size, nbytes), kept)
     }
 
-    fn push_first_items(&mut self, node: &Node, inode: &InodeItem, xattrs: &[Xattr]) {
+    fn push_first_items(&mut self, node: &Node, inode: &InodeItem, kept: &KeptXattrs<'_>) {
         let mut items = std::mem::take(&mut self.items);
-        self.push_first_items_into(&mut items, node, inode, xattrs);
+        self.push_first_items_into(&mut items, node, inode, kept);
         self.items = items;
     }
 
-    fn push_first_items_into(&self, items: &mut ItemBatch, node: &Node, inode: &InodeItem, xattrs: &[Xattr]) {
+    fn push_first_items_into(
+        &self,
+        items: &mut ItemBatch,
+        node: &Node,
+        inode: &InodeItem,
+        kept: &KeptXattrs<'_>,
+    ) {
         let name = self.names.get(&node.ino).map_or(node.name.as_bytes(), Vec::as_slice);
         push_inode(items, node.ino, inode, node.parent, node.index, name);
-        push_xattrs(items, node.ino, self.tx.transid(), xattrs);
+        push_xattrs(items, node.ino, self.tx.transid(), kept.iter());
     }
 
-    fn start_file(&mut self, node: Node, xattrs: Vec<Xattr>) -> Result<Current> {
+    fn start_file(&mut self, node: Node, xattrs: SourceXattrs) -> Result<Current> {
         let inode = if node.role == Role::Replace {
             self.start_replacing(&node, &xattrs, node.stat.size)?
         } else {
-            let (inode, xattrs) = self.inode_and_xattrs(&node, xattrs, node.stat.size, 0);
-            self.push_first_items(&node, &inode, &xattrs);
+            let (inode, kept) = self.inode_and_xattrs(&node, &xattrs, node.stat.size, 0);
+            self.push_first_items(&node, &inode, &kept);
             inode
         };
         Ok(Current { node, inode, nbytes: 0, arrived: 0, covered: 0, short: None, failed: None })
@@ -349,12 +343,12 @@ impl Importer<'_, '_> {
 
     /// Takes the old contents out of a file that exists, and gives it the source's xattrs. Returns its inode as it
     /// will be, but for `nbytes`.
-    fn start_replacing(&mut self, node: &Node, xattrs: &[Xattr], size: u64) -> Result<InodeItem> {
+    fn start_replacing(&mut self, node: &Node, xattrs: &SourceXattrs, size: u64) -> Result<InodeItem> {
         self.flush_items()?;
         let place = Place { tree: self.tree, ino: node.ino };
         crate::write::contents::drop_range(self.tx, place, 0..u64::MAX)?;
         crate::write::xattr::remove_xattr(self.tx, place, crate::write::setxattr::CAPABILITY_XATTR)?;
-        for (name, value) in xattrs.iter().filter(|(name, _)| name != COMPRESSION_XATTR) {
+        for (name, value) in xattrs.sorted().into_iter().filter(|(name, _)| *name != COMPRESSION_XATTR) {
             crate::write::xattr::set_xattr(self.tx, place, name, value)?;
         }
         let mut inode = crate::lookup::inode(self.tx, place)?;
@@ -384,7 +378,7 @@ impl Importer<'_, '_> {
     /// What could not be done in the order of the walk: further names of inodes, and names of files that turned out
     /// to be unreadable.
     pub(super) fn finish(mut self) -> Result<Report> {
-        let lost: Vec<u64> = self.lost.iter().map(|n| n.ino).collect();
+        let lost: std::collections::HashSet<u64> = self.lost.iter().map(|n| n.ino).collect();
         let links = std::mem::take(&mut self.walker.extra_links);
         let mut counts = std::collections::BTreeMap::new();
         for link in &links {

@@ -2,15 +2,16 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use btrfsimg_ondisk::{Timespec, inode_flags};
 use rustix::fs::{AtFlags, IFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
-use crate::write::inode::{Attributes, Xattr};
+use crate::write::inode::Attributes;
 
 /// Most bytes of a file whose size nobody knows: they are in memory at once.
 const UNSIZED_MAX: usize = 64 << 20;
@@ -128,12 +129,6 @@ pub(super) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd>
     }
 }
 
-/// Every xattr of an open file or directory.
-pub(super) fn xattrs_of(file: BorrowedFd<'_>) -> io::Result<Vec<Xattr>> {
-    let names = grow(|buf| rustix::fs::flistxattr(file, buf))?;
-    read_xattrs(&names, |name| grow(|buf| rustix::fs::fgetxattr(file, name, buf)))
-}
-
 /// The inode flags that `chattr` shows of an open file or directory, as far as btrfs has them. None where its file
 /// system has no such flags.
 pub(super) fn flags_of(file: BorrowedFd<'_>, is_dir: bool) -> u64 {
@@ -154,46 +149,6 @@ pub(super) fn flags_of(file: BorrowedFd<'_>, is_dir: bool) -> u64 {
     table.iter().filter(|(theirs, _)| shown.contains(*theirs)).fold(0, |flags, (_, ours)| flags | ours)
 }
 
-/// Every xattr of an entry that cannot be opened: a symlink's own, a device's. By its path below /proc, so that
-/// the directory is the one that is open.
-pub(super) fn xattrs_of_entry(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Vec<Xattr>> {
-    use std::os::fd::AsRawFd as _;
-    let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name.to_bytes()].concat();
-    let names = grow(|buf| rustix::fs::llistxattr(path.as_slice(), buf))?;
-    read_xattrs(&names, |name| grow(|buf| rustix::fs::lgetxattr(path.as_slice(), name, buf)))
-}
-
-fn read_xattrs(names: &[u8], value: impl Fn(&CStr) -> io::Result<Vec<u8>>) -> io::Result<Vec<Xattr>> {
-    let mut xattrs = Vec::new();
-    for name in names.split_inclusive(|b| *b == 0).filter_map(|n| CStr::from_bytes_with_nul(n).ok()) {
-        match value(name) {
-            Ok(value) => xattrs.push((name.to_bytes().to_vec(), value)),
-            // It went away since it was listed.
-            Err(e) if e.raw_os_error() == Some(Errno::NODATA.raw_os_error()) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    xattrs.sort_unstable();
-    Ok(xattrs)
-}
-
-/// The bytes that a call of the getxattr family gives, with a buffer that grows until they fit. None where the file
-/// system has no xattrs.
-fn grow(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> io::Result<Vec<u8>> {
-    let mut buf = vec![0; 256];
-    loop {
-        match call(&mut buf) {
-            Ok(len) => {
-                buf.truncate(len);
-                return Ok(buf);
-            }
-            Err(Errno::RANGE) if buf.len() < 1 << 20 => buf.resize(buf.len() * 4, 0),
-            Err(Errno::NOTSUP) => return Ok(Vec::new()),
-            Err(e) => return Err(e.into()),
-        }
-    }
-}
-
 /// The target of a symlink.
 pub(super) fn read_link(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Vec<u8>> {
     Ok(rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes())
@@ -201,14 +156,26 @@ pub(super) fn read_link(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Vec<u8>>
 
 /// A regular file that is open for reading, by several workers where it is large.
 #[derive(Clone, Debug)]
-pub(super) struct SourceFile(pub(super) Arc<OwnedFd>);
+pub(super) struct SourceFile(Arc<OpenFile>);
+
+#[derive(Debug)]
+struct OpenFile {
+    fd: OwnedFd,
+    /// The range of data that was found last, up to its hole. Finding a hole may cost the file system time for every
+    /// page before it (tmpfs), and the offset of a file is a lock: so none is sought twice.
+    data: Mutex<Range<u64>>,
+}
 
 impl SourceFile {
+    pub(super) fn new(fd: OwnedFd) -> SourceFile {
+        SourceFile(Arc::new(OpenFile { fd, data: Mutex::new(0..0) }))
+    }
+
     /// Fills `buf` from `offset`, as far as the file goes. Says how many bytes.
     pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            match rustix::io::pread(&*self.0, &mut buf[done..], offset + done as u64) {
+            match rustix::io::pread(&self.0.fd, &mut buf[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -237,22 +204,32 @@ impl SourceFile {
 
     /// Bytes of the file now.
     pub(super) fn size(&self) -> io::Result<u64> {
-        Ok(u64::try_from(rustix::fs::fstat(&*self.0)?.st_size).unwrap_or(0))
+        Ok(u64::try_from(rustix::fs::fstat(&self.0.fd)?.st_size).unwrap_or(0))
     }
 
     /// The first range of data at or after `from`, as far as the source's file system knows; `None` when only a
     /// hole is left. File systems that know no holes have one range.
-    pub(super) fn next_data(&self, from: u64, size: u64) -> io::Result<Option<std::ops::Range<u64>>> {
+    pub(super) fn next_data(&self, from: u64, size: u64) -> io::Result<Option<Range<u64>>> {
         if from >= size {
             return Ok(None);
         }
-        let start = match rustix::fs::seek(self.0.as_fd(), SeekFrom::Data(from)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => return Ok(None),
-            Err(Errno::INVAL) => return Ok(Some(from..size)),
-            Err(e) => return Err(e.into()),
-        };
-        let end = rustix::fs::seek(self.0.as_fd(), SeekFrom::Hole(start))?;
-        Ok((start < size).then_some(start..end.min(size)))
+        let mut known = self.0.data.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.contains(&from) {
+            let start = match rustix::fs::seek(&self.0.fd, SeekFrom::Data(from)) {
+                Ok(start) => start,
+                Err(Errno::NXIO) => return Ok(None),
+                Err(Errno::INVAL) => return Ok(Some(from..size)),
+                Err(e) => return Err(e.into()),
+            };
+            *known = start..rustix::fs::seek(&self.0.fd, SeekFrom::Hole(start))?;
+        }
+        let start = known.start.max(from);
+        Ok((start < size).then(|| start..known.end.min(size)))
+    }
+}
+
+impl AsFd for SourceFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
     }
 }

@@ -13,7 +13,7 @@ impl Importer<'_, '_> {
     pub(super) fn settle_merged(&mut self) -> Result<()> {
         for Merged { ino, attributes, xattrs } in std::mem::take(&mut self.walker.merged) {
             let place = Place { tree: self.tree, ino };
-            for (name, value) in &xattrs {
+            for (name, value) in xattrs.sorted() {
                 let set = match name == COMPRESSION_XATTR {
                     true => set_property_as_stored(self.tx, place, value),
                     false => set_xattr(self.tx, place, name, value),

@@ -10,6 +10,7 @@ mod merged;
 mod options;
 mod walk;
 mod worker;
+mod xattrs;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
@@ -27,11 +28,12 @@ use crate::error::{Error, Result};
 use crate::lookup::{Place, find_entry, highest_inode};
 use crate::txn::{ItemBatch, Transaction};
 use crate::write::encode::{CompressionPolicy, Format};
-use crate::write::inode::{COMPRESSION_XATTR, Inherited, Xattr};
+use crate::write::inode::{COMPRESSION_XATTR, Inherited};
 use crate::write::xattr::inherited_from;
 use host::{Source, SourceFile};
 use walk::{Node, Ready, Role, Walker};
 use worker::{Done, Job, Shared, SmallFile, ZERO_BLOCK};
+use xattrs::SourceXattrs;
 
 /// Files up to this many bytes are read whole by one worker; larger ones go in pieces of this size.
 const PIECE: u64 = 1 << 20;
@@ -147,20 +149,19 @@ fn decision(
     policy: &CompressionPolicy,
     flags: u64,
     property: Option<&Property>,
-    xattrs: &[Xattr],
+    xattrs: &SourceXattrs,
 ) -> Decision {
     let (flags, property) = own_property(flags, property, xattrs);
     policy.decision(flags, property.as_ref())
 }
 
 /// Flags and property of an inode whose source has `xattrs`: the source's own property goes above what it inherits.
-fn own_property(flags: u64, inherited: Option<&Property>, xattrs: &[Xattr]) -> (u64, Option<Property>) {
+fn own_property(flags: u64, inherited: Option<&Property>, xattrs: &SourceXattrs) -> (u64, Option<Property>) {
     // Neither can be together with the other: such data are never compressed.
     if flags & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0 {
         return (flags & !inode_flags::COMPRESS, None);
     }
-    let own = xattrs.iter().find(|(name, _)| name == COMPRESSION_XATTR);
-    let Some(own) = own.and_then(|(_, value)| Property::from_stored(value)) else {
+    let Some(own) = xattrs.get(COMPRESSION_XATTR).and_then(Property::from_stored) else {
         return (flags, inherited.cloned());
     };
     let rest = flags & !(inode_flags::COMPRESS | inode_flags::NOCOMPRESS);
@@ -227,7 +228,7 @@ enum Pending {
     /// Entries, with the job that reads the regular files among them.
     Nodes { job: Option<u64>, nodes: Vec<Ready> },
     /// A large file begins.
-    LargeStart { node: Box<Node>, xattrs: Vec<Xattr> },
+    LargeStart { node: Box<Node>, xattrs: SourceXattrs },
     /// A piece of it, whose bytes are expected to reach `end`.
     LargePiece { job: u64, end: u64 },
     /// It ends; it has this many bytes now.
@@ -379,12 +380,12 @@ impl Importer<'_, '_> {
 
     fn start_large(&mut self, mut node: Node, dir: &std::os::fd::OwnedFd) -> Result<()> {
         let opened = host::open_file(dir.as_fd(), &node.name).and_then(|file| {
-            let mut xattrs = Vec::new();
+            let mut xattrs = SourceXattrs::default();
             if self.options.preserve.xattrs {
-                xattrs = host::xattrs_of(file.as_fd())?;
+                xattrs = SourceXattrs::of(file.as_fd())?;
                 node.stat.attributes.flags |= host::flags_of(file.as_fd(), false);
             }
-            Ok((SourceFile(std::sync::Arc::new(file)), xattrs))
+            Ok((SourceFile::new(file), xattrs))
         });
         let (file, xattrs) = match opened {
             Ok(opened) => opened,

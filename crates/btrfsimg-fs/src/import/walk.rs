@@ -15,6 +15,7 @@ use btrfsimg_ondisk::{
 
 use super::host::{self, Source, SourceDir, Stat};
 use super::options::{Failure, Options};
+use super::xattrs::SourceXattrs;
 use crate::error::{Error, Result};
 use crate::existing::Existing;
 use crate::lookup::{Place, find_entry};
@@ -155,11 +156,11 @@ pub(super) struct ExtraLink {
 /// An entry of the walk, with all but a regular file's contents.
 pub(super) enum Ready {
     /// A new directory with its entries.
-    Directory(Node, Listing, Vec<Xattr>),
+    Directory(Node, Listing, SourceXattrs),
     /// A symlink with its target.
-    Symlink(Node, Vec<u8>, Vec<Xattr>),
+    Symlink(Node, Vec<u8>, SourceXattrs),
     /// A fifo, socket or device.
-    Special(Node, Vec<Xattr>),
+    Special(Node, SourceXattrs),
     /// A regular file, and the directory that it is in.
     File(Node, Arc<OwnedFd>),
     /// A directory that existed: its entries were added.
@@ -224,7 +225,7 @@ fn clash(
 pub(super) struct Merged {
     pub(super) ino: u64,
     pub(super) attributes: Attributes,
-    pub(super) xattrs: Vec<Xattr>,
+    pub(super) xattrs: SourceXattrs,
 }
 
 /// The walk.
@@ -349,8 +350,8 @@ impl<'o> Walker<'o> {
     fn read(&mut self, node: Node, fd: Arc<OwnedFd>, tx: &mut Transaction<'_>) -> Result<io::Result<Ready>> {
         let wants_xattrs = self.options.preserve.xattrs;
         let entry_xattrs = |node: &Node| match wants_xattrs {
-            true => host::xattrs_of_entry(fd.as_fd(), &node.name),
-            false => Ok(Vec::new()),
+            true => SourceXattrs::of_entry(fd.as_fd(), &node.name),
+            false => Ok(SourceXattrs::default()),
         };
         Ok(match node.stat.attributes.file_type() {
             FileType::REG_FILE => Ok(Ready::File(node, fd)),
@@ -375,9 +376,9 @@ impl<'o> Walker<'o> {
             false => host::open_subdir(parent.as_fd(), &node.name),
         };
         let opened = fd.and_then(|fd| {
-            let mut xattrs = Vec::new();
+            let mut xattrs = SourceXattrs::default();
             if self.options.preserve.xattrs {
-                xattrs = host::xattrs_of(fd.as_fd())?;
+                xattrs = SourceXattrs::of(fd.as_fd())?;
                 node.stat.attributes.flags |= host::flags_of(fd.as_fd(), true);
             }
             Ok((host::names(fd.as_fd())?, xattrs, fd))
@@ -387,7 +388,7 @@ impl<'o> Walker<'o> {
             // The directory itself comes along, empty.
             Err(error) if node.role != Role::Merge => {
                 self.fail(&node.relative(), &format!("cannot read the directory: {error}"));
-                return Ok(Ok(Ready::Directory(node, Listing::default(), Vec::new())));
+                return Ok(Ok(Ready::Directory(node, Listing::default(), SourceXattrs::default())));
             }
             Err(error) => return Ok(Err(error)),
         };
@@ -428,19 +429,19 @@ impl<'o> Walker<'o> {
     }
 
     /// Notes what a directory that was there takes from the source's, where attributes are kept.
-    fn note_merged(&mut self, ino: u64, source: BorrowedFd<'_>, xattrs: &[Xattr], tx: &Transaction<'_>) {
+    fn note_merged(&mut self, ino: u64, source: BorrowedFd<'_>, xattrs: &SourceXattrs, tx: &Transaction<'_>) {
         if !self.options.preserve.owner {
             return;
         }
         if let Ok(stat) = host::stat(source, c"") {
             let mut attributes = stat.attributes;
             self.settle_attributes(&mut attributes, tx);
-            self.merged.push(Merged { ino, attributes, xattrs: xattrs.to_vec() });
+            self.merged.push(Merged { ino, attributes, xattrs: xattrs.clone() });
         }
     }
 
     /// What the entries of a directory inherit: from its own property if it has one, else from what it inherited.
-    fn inherited(&self, node: &Node, xattrs: &[Xattr]) -> Inherited {
+    fn inherited(&self, node: &Node, xattrs: &SourceXattrs) -> Inherited {
         let (flags, property) =
             super::own_property(node.stat.attributes.flags, node.property.as_ref(), xattrs);
         let group = node.stat.attributes.group_for_entries().filter(|_| !self.options.preserve.owner);

@@ -11,8 +11,8 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::host::{self, SourceFile};
 use super::options::Sparse;
+use super::xattrs::SourceXattrs;
 use crate::write::encode::{EncodedData, EncodedExtent, Encoder, Format};
-use crate::write::inode::Xattr;
 
 /// Zero runs that become holes with [`Sparse::Always`] are whole blocks of this many bytes.
 pub(super) const ZERO_BLOCK: usize = 64 << 10;
@@ -42,7 +42,7 @@ pub(super) struct FileDone {
     pub(super) extents: Vec<EncodedExtent>,
     /// Bytes that were there.
     pub(super) size: u64,
-    pub(super) xattrs: Vec<Xattr>,
+    pub(super) xattrs: SourceXattrs,
     /// Inode flags, inherited and the source's own.
     pub(super) flags: u64,
 }
@@ -95,11 +95,11 @@ struct Worker<'s, 'a> {
 
 impl Worker<'_, '_> {
     fn small_file(&mut self, job: &SmallFile, data: &mut EncodedData) -> io::Result<FileDone> {
-        let file = SourceFile(Arc::new(host::open_file(job.dir.as_fd(), &job.name)?));
-        let (mut xattrs, mut flags) = (Vec::new(), job.flags);
+        let file = SourceFile::new(host::open_file(job.dir.as_fd(), &job.name)?);
+        let (mut xattrs, mut flags) = (SourceXattrs::default(), job.flags);
         if job.want_xattrs {
-            xattrs = host::xattrs_of(file.0.as_fd())?;
-            flags |= host::flags_of(file.0.as_fd(), false);
+            xattrs = SourceXattrs::of(file.as_fd())?;
+            flags |= host::flags_of(file.as_fd(), false);
         }
         let decision = super::decision(self.shared.policy, flags, job.property.as_ref(), &xattrs);
         let (data_start, inline_start) = (data.data.len(), data.inline.len());
@@ -152,7 +152,7 @@ impl Worker<'_, '_> {
     ) -> io::Result<FileDone> {
         let mut extents = Vec::new();
         let size = self.range(file, range, true, decision, data, &mut extents)?;
-        Ok(FileDone { extents, size, xattrs: Vec::new(), flags: 0 })
+        Ok(FileDone { extents, size, xattrs: SourceXattrs::default(), flags: 0 })
     }
 
     /// Reads and encodes `range` of a file, holes left out. Says where the file's bytes ended.

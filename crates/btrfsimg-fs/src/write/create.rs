@@ -2,7 +2,7 @@
 
 use btrfsimg_ondisk::{FileExtent, FileExtentKind, Key, KeyType, max_symlink_len};
 
-use super::inode::{Attributes, COMPRESSION_XATTR, Inherited, Xattr, push_inode, push_xattrs};
+use super::inode::{Attributes, COMPRESSION_XATTR, Inherited, Xattr, borrowed, push_inode, push_xattrs};
 use super::names::add_entry;
 use super::xattr::inherited_from;
 use crate::error::{Error, Result};
@@ -80,7 +80,7 @@ fn create_with(
     let len = target.map_or(0, <[u8]>::len) as u64;
     let mut items = ItemBatch::new();
     push_inode(&mut items, place.ino, &attributes.inode_item(tx.transid(), len, len), dir.ino, index, name);
-    push_xattrs(&mut items, place.ino, tx.transid(), &xattrs);
+    push_xattrs(&mut items, place.ino, tx.transid(), borrowed(&xattrs));
     if let Some(target) = target {
         push_symlink(&mut items, place.ino, tx.transid(), target);
     }

@@ -154,15 +154,25 @@ pub(super) fn group_for_entries(mode: u32, gid: u32) -> Option<u32> {
 /// An xattr's name and value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
+/// Name and value of each, borrowed.
+pub fn borrowed(xattrs: &[Xattr]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    xattrs.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
+}
+
 /// Whether an xattr fits an item.
 pub fn xattr_fits(name: &[u8], value: &[u8], nodesize: usize) -> bool {
     name.len() <= btrfsimg_ondisk::NAME_LEN_MAX && name.len() + value.len() <= max_xattr_size(nodesize)
 }
 
-/// Adds the XATTR_ITEMs of an inode, in key order; names with one hash share an item.
-pub fn push_xattrs(items: &mut ItemBatch, ino: u64, transid: u64, xattrs: &[Xattr]) {
-    let mut sorted: Vec<(u64, &Xattr)> = xattrs.iter().map(|x| (name_hash(&x.0), x)).collect();
-    sorted.sort_by_key(|(hash, _)| *hash);
+/// Adds the XATTR_ITEMs of an inode, given by name and value, in key order; names with one hash share an item.
+pub fn push_xattrs<'x>(
+    items: &mut ItemBatch,
+    ino: u64,
+    transid: u64,
+    xattrs: impl IntoIterator<Item = (&'x [u8], &'x [u8])>,
+) {
+    let mut sorted: Vec<(u64, (&[u8], &[u8]))> = xattrs.into_iter().map(|x| (name_hash(x.0), x)).collect();
+    sorted.sort_unstable();
     for same_hash in sorted.chunk_by(|a, b| a.0 == b.0) {
         items.push_with(Key::new(ino, KeyType::XATTR_ITEM, same_hash[0].0), |out| {
             for (_, (name, value)) in same_hash {

@@ -6,7 +6,9 @@ use super::{links, uuids};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place, check_name, highest_inode};
 use crate::txn::{ItemBatch, Transaction};
-use crate::write::inode::{Attributes, COMPRESSION_XATTR, Inherited, Xattr, push_inode, push_xattrs};
+use crate::write::inode::{
+    Attributes, COMPRESSION_XATTR, Inherited, Xattr, borrowed, push_inode, push_xattrs,
+};
 use crate::write::names::{add_entry, refuse_existing};
 use crate::write::xattr::{feature_of, inherited_from};
 
@@ -45,7 +47,7 @@ pub fn create(
     let mut items = ItemBatch::new();
     let ino = objectid::FIRST_FREE;
     push_inode(&mut items, ino, &attributes.inode_item(transid, 0, 0), ino, 0, b"..");
-    push_xattrs(&mut items, ino, transid, &xattrs);
+    push_xattrs(&mut items, ino, transid, borrowed(&xattrs));
     tx.insert_batch(tree, &items)?;
     uuids::add(tx, KeyType::UUID_SUBVOL, item.uuid, tree)?;
     enter(tx, dir, name, key)?;
