@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Small samples and few levels: a minute or two instead of an hour
     #[arg(long)]
     quick: bool,
-    /// Files of the largest tree of experiment 7 [default: 100,000; 1,000 with --quick]
+    /// Files of the largest tree of experiment 7 [default: 1,000,000; 1,000 with --quick]
     #[arg(long)]
     files: Option<usize>,
     /// This binary instead of the release build

@@ -10,6 +10,8 @@ mod docs;
 mod false_alarms;
 mod fuzz;
 mod images;
+mod limits;
+mod many;
 mod measure;
 mod mutate;
 mod speed;
@@ -38,6 +40,8 @@ enum Task {
     Accept(accept::Options),
     /// Time image making against mkfs.btrfs, the kernel and others, side by side on a tmpfs
     Speed(speed::Options),
+    /// Measure what speed must not fall below, each as a ratio in one run, and fail where it does
+    Limits(limits::Options),
     /// Time small changes of an image with a million files against those of a fresh one
     Cost(cost::Options),
     /// Cut the power and fail at every place of commits, and look at what is left
@@ -72,6 +76,7 @@ fn main() -> Result<()> {
         Task::Docs => docs::run(),
         Task::Accept(options) => accept::run(&options),
         Task::Speed(options) => speed::run(&options),
+        Task::Limits(options) => limits::run(&options),
         Task::Cost(options) => cost::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Crash(options) => crash::run(&options),

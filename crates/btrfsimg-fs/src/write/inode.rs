@@ -171,7 +171,7 @@ pub fn push_xattrs<'x>(
     transid: u64,
     xattrs: impl IntoIterator<Item = (&'x [u8], &'x [u8])>,
 ) {
-    let mut sorted: Vec<(u64, (&[u8], &[u8]))> = xattrs.into_iter().map(|x| (name_hash(x.0), x)).collect();
+    let mut sorted: Vec<_> = xattrs.into_iter().map(|x| (name_hash(x.0), x)).collect();
     sorted.sort_unstable();
     for same_hash in sorted.chunk_by(|a, b| a.0 == b.0) {
         items.push_with(Key::new(ino, KeyType::XATTR_ITEM, same_hash[0].0), |out| {
