@@ -97,6 +97,11 @@ impl WorkspacePool {
         WorkspacePool { probe: false, ..WorkspacePool::new(workers) }
     }
 
+    /// The number of threads that it was made for.
+    pub fn workers(&self) -> usize {
+        self.max_idle - 1
+    }
+
     /// A workspace for `method`; dropping it gives it back.
     pub fn get(&self, method: Method) -> PooledWorkspace<'_> {
         let idle = {

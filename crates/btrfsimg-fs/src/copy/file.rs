@@ -8,10 +8,7 @@ use crate::error::{Error, Result};
 use crate::lookup::{Place, SegmentKind, Segments};
 use crate::read::{Filesystem, Info, Piece, stream_file};
 use crate::txn::Transaction;
-use crate::write::contents::{Codec, clone_range, read_stored, truncate, write_at};
-
-/// Bytes that are read and stored together.
-const PIECE: u64 = 1 << 20;
+use crate::write::contents::{Codec, PIECE, clone_range, read_stored, truncate, write_at};
 
 /// An error, and whose: a source that cannot be read ends one file, an image that cannot be written the whole copy.
 pub(super) enum Fault {
@@ -48,7 +45,7 @@ pub(super) fn copy_contents(
     truncate(tx, to, size).map_err(Fault::Target)
 }
 
-/// From another image: decoded by several threads while what came before is stored.
+/// From another image: decoded by several threads, and encoded by them where a piece is together.
 fn copy_from(
     tx: &mut Transaction<'_>,
     fs: &Filesystem,
@@ -57,25 +54,50 @@ fn copy_from(
     codec: &mut Codec<'_>,
     options: &Options<'_>,
 ) -> Result<(), Fault> {
-    let (mut at, mut target) = (0, None);
-    let streamed = stream_file(fs, &info, 0..info.size(), options.workers, |piece| {
-        options.check_cancelled().inspect_err(|_| target = Some(Error::Interrupted))?;
-        match piece {
-            Piece::Hole(len) => at += len,
+    let mut piece = Gathered { start: 0, bytes: Vec::new() };
+    let mut target = None;
+    let mut stop = |done: Result<()>| {
+        done.map_err(|error| {
+            target = Some(error);
+            Error::Interrupted
+        })
+    };
+    let streamed = stream_file(fs, &info, 0..info.size(), options.workers, |next| {
+        stop(options.check_cancelled())?;
+        match next {
+            Piece::Hole(len) => {
+                stop(piece.put(tx, to, codec))?;
+                piece.start += len;
+            }
             Piece::Data(bytes) => {
-                if let Err(error) = write_at(tx, to, at, bytes, codec) {
-                    target = Some(error);
-                    return Err(Error::Interrupted);
+                piece.bytes.extend_from_slice(bytes);
+                if piece.bytes.len() as u64 >= PIECE {
+                    stop(piece.put(tx, to, codec))?;
                 }
-                at += bytes.len() as u64;
             }
         }
         Ok(())
     });
+    let streamed = streamed.and_then(|()| stop(piece.put(tx, to, codec)));
     match (streamed, target) {
         (_, Some(error)) => Err(Fault::Target(error)),
         (Err(error), None) => Err(Fault::Source(error)),
         (Ok(()), None) => Ok(()),
+    }
+}
+
+/// Neighbouring bytes of a file that wait to be stored together.
+struct Gathered {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Gathered {
+    fn put(&mut self, tx: &mut Transaction<'_>, to: Place, codec: &mut Codec<'_>) -> Result<()> {
+        write_at(tx, to, self.start, &self.bytes, codec)?;
+        self.start += self.bytes.len() as u64;
+        self.bytes.clear();
+        Ok(())
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Options<'a> {
     pub compression: CompressionPolicy,
     /// Times that are kept are at most this.
     pub clamp: Option<Timespec>,
-    /// Threads that decode.
+    /// Threads that decode and encode.
     pub workers: usize,
     /// Set from outside to stop.
     pub cancel: Option<&'a AtomicBool>,

@@ -107,7 +107,7 @@ impl<'c> Copier<'c> {
         Copier {
             source,
             options,
-            pool: WorkspacePool::new(1),
+            pool: WorkspacePool::new(options.workers),
             todo: Vec::new(),
             visited: HashSet::new(),
             settle: Vec::new(),

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::lookup::{self, Place, file_extents};
 use crate::txn::{Sharing, Transaction};
 use crate::write::contents::{read_stored, replace_extents};
-use crate::write::encode::{CompressionPolicy, EncodedData, EncodedExtent, Encoder, Format};
+use crate::write::encode::{CompressionPolicy, EncodedData, EncodedExtent, Format, ParallelEncoder};
 use crate::write::inode::COMPRESSION_XATTR;
 
 /// Why a file is not done.
@@ -53,8 +53,8 @@ struct Old {
 
 /// Extents looked at for one window, at most.
 const WINDOW_EXTENTS: usize = 4096;
-/// Bytes that each thread encodes at a time.
-const PART: usize = 8 * MAX_CHUNK;
+/// Bytes that are read and encoded together.
+const PIECE: usize = 8 << 20;
 
 impl FileCursor {
     pub(super) fn new(
@@ -119,7 +119,7 @@ impl FileCursor {
         let decision = self.decision_for(&window, options);
         // A failure here is no fault of this file.
         tx.flush_csums().map_err(Failure::Fatal)?;
-        let encoded = self.encode(tx, range.clone(), decision, pool, options.workers);
+        let encoded = self.encode(tx, range.clone(), decision, pool);
         let (data, extents) = encoded.map_err(Failure::Left)?;
         if !self.is_worth_it(&window, &data, &extents, options) {
             return Ok(true);
@@ -212,29 +212,22 @@ impl FileCursor {
         }
     }
 
-    /// Reads and encodes `range`, part by part.
+    /// Reads and encodes `range`, piece by piece.
     fn encode(
         &self,
         tx: &mut Transaction<'_>,
         range: Range<u64>,
         decision: Decision,
         pool: &WorkspacePool,
-        workers: usize,
     ) -> Result<(EncodedData, Vec<EncodedExtent>)> {
-        let format = Format {
-            sectorsize: tx.sectorsize() as usize,
-            nodesize: tx.nodesize() as usize,
-            csum: tx.superblock().csum_kind().unwrap_or_default(),
-        };
+        let encoder = ParallelEncoder::new(pool, Format::of(tx));
         let (mut data, mut extents) = (EncodedData::default(), Vec::new());
         let mut at = range.start;
         while at < range.end {
-            let end = range.end.min(at.saturating_add((PART * workers.max(1)) as u64));
+            let end = range.end.min(at.saturating_add(PIECE as u64));
             // Behind the end of the file there is nothing to compress.
             let bytes = read_stored(tx, self.place, self.flags, at..end.min(self.size))?;
-            for (part, part_extents) in encode_parts(pool, format, at, &bytes, decision) {
-                data.append(&mut extents, &part, part_extents);
-            }
+            encoder.encode(at, &bytes, decision, &mut data, &mut extents);
             at = end;
         }
         Ok((data, extents))
@@ -284,33 +277,4 @@ impl Old {
 fn held(window: &[Old]) -> u64 {
     let share = |old: &Old| old.refs.map_or(0, |refs| old.disk_len / refs.max(1));
     window.iter().map(share).sum()
-}
-
-/// Encodes `bytes`, each part on a thread of its own. Parts are whole chunks, so that their number changes nothing.
-fn encode_parts(
-    pool: &WorkspacePool,
-    format: Format,
-    file_offset: u64,
-    bytes: &[u8],
-    decision: Decision,
-) -> Vec<(EncodedData, Vec<EncodedExtent>)> {
-    let one = |index: usize, part: &[u8]| {
-        let (mut encoder, mut data, mut extents) =
-            (Encoder::new(pool, format), EncodedData::default(), Vec::new());
-        encoder.encode(file_offset + (index * PART) as u64, part, decision, &mut data, &mut extents);
-        encoder.checksum(&mut data);
-        (data, extents)
-    };
-    if bytes.len() <= PART {
-        return vec![one(0, bytes)];
-    }
-    std::thread::scope(|scope| {
-        let parts = bytes.chunks(PART).enumerate();
-        let threads: Vec<_> = parts.map(|(i, part)| scope.spawn(move || one(i, part))).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| match thread.join() {
-            Ok(part) => part,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        threads.into_iter().map(join).collect()
-    })
 }

@@ -35,8 +35,6 @@ pub struct Options {
     pub target: u64,
     /// Give a file extents of its own where it shares some.
     pub unshare: bool,
-    /// Threads that compress.
-    pub workers: usize,
 }
 
 /// What was done to a file, or to all.

@@ -181,11 +181,7 @@ fn run_named(
     names: HashMap<u64, Vec<u8>>,
 ) -> Result<Report> {
     let pool = WorkspacePool::new(options.workers);
-    let format = Format {
-        sectorsize: tx.sectorsize() as usize,
-        nodesize: tx.nodesize() as usize,
-        csum: tx.superblock().csum_kind().unwrap_or_default(),
-    };
+    let format = Format::of(tx);
     let shared = Shared { pool: &pool, format, sparse: options.sparse, policy: &options.compression };
     let limit = options.workers.max(1) * 3;
     let report: Result<Report> = std::thread::scope(|scope| {

@@ -1,12 +1,15 @@
 //! File bytes to stored bytes with checksums: what the workers of the data path do. No tree, no device.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use btrfsimg_compress::{
     CompressionSpec, DEFAULT_MAX_INLINE, Decision, Encoded, EncodedInline, MAX_CHUNK, Property, Situation,
     WorkspacePool, decide, encode_extent, encode_inline, heuristic,
 };
 use btrfsimg_ondisk::{CsumType, inode_flags, max_symlink_len};
+
+use crate::txn::Transaction;
 
 /// What a build or a command says about compression (DESIGN 5).
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +49,15 @@ pub struct Format {
 }
 
 impl Format {
+    /// That of the image that `tx` changes.
+    pub fn of(tx: &Transaction<'_>) -> Format {
+        Format {
+            sectorsize: tx.sectorsize() as usize,
+            nodesize: tx.nodesize() as usize,
+            csum: tx.superblock().csum_kind().unwrap_or_default(),
+        }
+    }
+
     /// Whether a whole file of `len` bytes may be inline as it is.
     pub fn fits_inline_raw(&self, len: usize) -> bool {
         len > 0 && len <= self.max_inline() && len < self.sectorsize
@@ -269,5 +281,67 @@ impl<'p> Encoder<'p> {
 
     fn sectorsize_u32(&self) -> u32 {
         u32::try_from(self.format.sectorsize).expect("at most 64 KiB")
+    }
+}
+
+/// Bytes that one thread encodes at a time: whole chunks, so that the number of threads changes nothing.
+const PART: usize = 8 * MAX_CHUNK;
+
+/// Encodes pieces of one file on as many threads as its pool is for.
+pub struct ParallelEncoder<'p> {
+    pool: &'p WorkspacePool,
+    format: Format,
+}
+
+impl<'p> ParallelEncoder<'p> {
+    /// An encoder with workspaces from `pool`.
+    pub fn new(pool: &'p WorkspacePool, format: Format) -> ParallelEncoder<'p> {
+        ParallelEncoder { pool, format }
+    }
+
+    /// As [`Encoder::encode`], with the checksums of what it adds to `out`. Raw neighbours become one extent, those of
+    /// what `out` and `extents` held before as well.
+    pub fn encode(
+        &self,
+        file_offset: u64,
+        bytes: &[u8],
+        decision: Decision,
+        out: &mut EncodedData,
+        extents: &mut Vec<EncodedExtent>,
+    ) {
+        let one = |index: usize, part: &[u8]| {
+            let (mut encoder, mut data, mut extents) =
+                (Encoder::new(self.pool, self.format), EncodedData::default(), Vec::new());
+            encoder.encode(file_offset + (index * PART) as u64, part, decision, &mut data, &mut extents);
+            encoder.checksum(&mut data);
+            (data, extents)
+        };
+        let parts = bytes.len().div_ceil(PART);
+        if parts <= 1 || self.pool.workers() == 1 {
+            for (i, part) in bytes.chunks(PART).enumerate() {
+                let (data, part_extents) = one(i, part);
+                out.append(extents, &data, part_extents);
+            }
+            return;
+        }
+        let todo = Mutex::new(bytes.chunks(PART).enumerate());
+        let done = Mutex::new(Vec::with_capacity(parts));
+        std::thread::scope(|scope| {
+            for _ in 0..self.pool.workers().min(parts) {
+                scope.spawn(|| {
+                    loop {
+                        let next = todo.lock().unwrap_or_else(PoisonError::into_inner).next();
+                        let Some((i, part)) = next else { return };
+                        let encoded = one(i, part);
+                        done.lock().unwrap_or_else(PoisonError::into_inner).push((i, encoded));
+                    }
+                });
+            }
+        });
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_unstable_by_key(|(i, _)| *i);
+        for (_, (data, part_extents)) in done {
+            out.append(extents, &data, part_extents);
+        }
     }
 }

@@ -157,7 +157,6 @@ fn work(
         recompress: args.compress.is_some_and(|r| r.has_level),
         target: args.target_extent_size,
         unshare: args.unshare,
-        workers: workers(),
     };
     let mut defrag = Defrag::new(options);
     let image = &addresses[0].image;

@@ -9,12 +9,13 @@ use anyhow::{Context as _, Result};
 use btrfsimg_compress::{CompressionSpec, WorkspacePool};
 use btrfsimg_fs::Error;
 use btrfsimg_fs::lookup::{Place, inode};
-use btrfsimg_fs::write::contents::{Codec, write_at};
+use btrfsimg_fs::write::contents::{Codec, PIECE, write_at};
 use btrfsimg_fs::write::encode::CompressionPolicy;
 use btrfsimg_fs::write::names::check_changeable;
 
 use crate::address::{Address, ImageArgs};
 use crate::cmd::open_file::{Missing, open_file};
+use crate::cmd::workers;
 use crate::edit::{Edit, EditArgs, EditCx};
 
 /// Write bytes into a file in an image
@@ -116,9 +117,6 @@ pub(super) fn input(cx: &EditCx<'_, '_>, from: &std::path::Path) -> Result<Box<d
     Ok(Box::new(io::stdin().lock()))
 }
 
-/// Bytes that are read and stored together.
-const PIECE: u64 = 1 << 20;
-
 /// Writes all of `from` at the byte `at` of a file, piece by piece. Says how many bytes there were.
 pub(super) fn stream(
     cx: &mut EditCx<'_, '_>,
@@ -127,7 +125,7 @@ pub(super) fn stream(
     at: u64,
     policy: CompressionPolicy,
 ) -> Result<u64> {
-    let pool = WorkspacePool::new(1);
+    let pool = WorkspacePool::new(workers());
     let mut codec = Codec::new(cx.tx, &pool, policy);
     let (mut piece, mut next) = (Vec::new(), at);
     // The type is the file's to be judged, also where there is nothing to write.

@@ -16,7 +16,7 @@ pub use drop::drop_range;
 pub(crate) use file::read_stored;
 pub use replace::replace_extents;
 pub use truncate::{punch_hole, truncate};
-pub use write::{Codec, write_at};
+pub use write::{Codec, PIECE, write_at};
 
 /// Most bytes of a file, as on Linux.
 #[doc(alias = "MAX_LFS_FILESIZE")]

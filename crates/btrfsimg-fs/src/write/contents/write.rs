@@ -9,30 +9,32 @@ use super::file::{OpenFile, usize_of};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place};
 use crate::txn::Transaction;
-use crate::write::encode::{CompressionPolicy, EncodedData, EncodedExtent, Encoder, Format};
+use crate::write::encode::{CompressionPolicy, EncodedData, EncodedExtent, Encoder, Format, ParallelEncoder};
 use crate::write::inode::COMPRESSION_XATTR;
 
-/// Bytes that are encoded and placed together.
-const PIECE: u64 = 4 << 20;
+/// Bytes that are encoded and placed together. Whoever has more to write at once gives more than this.
+pub const PIECE: u64 = 8 << 20;
 
 /// Encodes what is written; its buffers serve one write after the other.
 pub struct Codec<'p> {
-    encoder: Encoder<'p>,
+    inline: Encoder<'p>,
+    encoder: ParallelEncoder<'p>,
     policy: CompressionPolicy,
     data: EncodedData,
     extents: Vec<EncodedExtent>,
 }
 
 impl<'p> Codec<'p> {
-    /// For files of the image that `tx` changes, with workspaces from `pool`.
+    /// For files of the image that `tx` changes, with workspaces from `pool`, on as many threads as that is for.
     pub fn new(tx: &Transaction<'_>, pool: &'p WorkspacePool, policy: CompressionPolicy) -> Codec<'p> {
-        let format = Format {
-            sectorsize: tx.sectorsize() as usize,
-            nodesize: tx.nodesize() as usize,
-            csum: tx.superblock().csum_kind().unwrap_or_default(),
-        };
-        let encoder = Encoder::new(pool, format);
-        Codec { encoder, policy, data: EncodedData::default(), extents: Vec::new() }
+        let format = Format::of(tx);
+        Codec {
+            inline: Encoder::new(pool, format),
+            encoder: ParallelEncoder::new(pool, format),
+            policy,
+            data: EncodedData::default(),
+            extents: Vec::new(),
+        }
     }
 }
 
@@ -86,7 +88,7 @@ impl OpenFile<'_, '_> {
         let mut whole = self.read(0..size)?;
         whole[usize_of(offset)?..usize_of(end)?].copy_from_slice(bytes);
         codec.data.clear();
-        let Some(extent) = codec.encoder.encode_inline(&whole, decision, &mut codec.data) else {
+        let Some(extent) = codec.inline.encode_inline(&whole, decision, &mut codec.data) else {
             return Ok(false);
         };
         self.put(0..self.sector, &codec.data, &[extent])?;
@@ -108,7 +110,6 @@ impl OpenFile<'_, '_> {
             codec.data.clear();
             codec.extents.clear();
             codec.encoder.encode(start, &whole, decision, &mut codec.data, &mut codec.extents);
-            codec.encoder.checksum(&mut codec.data);
             let end = self.sector_end(start + whole.len() as u64);
             self.put(start..end, &codec.data, &codec.extents)?;
             offset += now.len() as u64;
