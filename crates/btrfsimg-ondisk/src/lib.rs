@@ -20,6 +20,7 @@ mod items;
 mod key;
 mod leaf;
 mod root_item;
+mod space_items;
 mod superblock;
 
 pub use addr::{DevId, Generation, Logical, ObjectId, Physical};
@@ -41,6 +42,7 @@ pub use inode_refs::{InodeRef, inode_extrefs, inode_refs, write_inode_extref, wr
 pub use items::*;
 pub use key::{DiskKey, Key, KeyType, objectid};
 pub use root_item::{ROOT_ITEM_V0_LEN, RootItem, root_flags};
+pub use space_items::*;
 pub use superblock::{
     BackupRoot, COMPAT_RO_KNOWN, INCOMPAT_KNOWN, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock, SysChunk,
     compat_ro, compat_ro_names, incompat, incompat_names, super_flags, superblock_offsets, sys_chunks,

@@ -4,7 +4,8 @@ use btrfsimg_compress::{Algorithm, Property};
 use btrfsimg_ondisk::{InodeItem, Key, KeyType, objectid};
 use zerocopy::IntoBytes as _;
 
-use super::walk::{Listing, Node, Ready, Role};
+use super::listing::Listing;
+use super::walk::{Node, Ready, Role};
 use super::worker::Done;
 use super::xattrs::{KeptXattrs, SourceXattrs};
 use super::{Failure, Importer, Pending, Report, own_property};

@@ -4,8 +4,10 @@
 //! inodes in the order in which it meets them, so that a new tree's items come in key order and every leaf is
 //! filled once. Results are taken in the order of the walk, whatever the order in which workers finish.
 
+mod clash;
 mod emit;
 mod host;
+mod listing;
 mod merged;
 mod options;
 mod walk;

@@ -4,28 +4,21 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use btrfsimg_ondisk::{
-    DIR_ITEM_HEAD_LEN, FileType, Key, KeyType, LINK_MAX, max_item_size, max_symlink_len, name_hash,
-};
+use btrfsimg_ondisk::{FileType, LINK_MAX, max_symlink_len};
 
 use super::host::{self, Source, SourceDir, Stat};
+use super::listing::Listing;
 use super::options::{Failure, Options};
 use super::xattrs::SourceXattrs;
-use crate::error::{Error, Result};
-use crate::existing::Existing;
-use crate::lookup::{Place, find_entry};
+use crate::error::Result;
 use crate::txn::Transaction;
 use crate::write::inode::{Attributes, Inherited, Xattr};
-use crate::write::names;
 use crate::write::posix_acl::Acl;
-
-/// The index of the first entry of a directory.
-const FIRST_INDEX: u64 = 2;
 
 /// What becomes of a source entry in the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,85 +58,6 @@ impl Node {
     }
 }
 
-/// The entries of a new directory.
-#[derive(Debug, Default)]
-pub(super) struct Listing {
-    entries: Vec<Listed>,
-    names: Vec<u8>,
-    /// Bytes of each hash bucket's item.
-    buckets: HashMap<u64, usize>,
-}
-
-#[derive(Debug)]
-struct Listed {
-    hash: u64,
-    ino: u64,
-    file_type: FileType,
-    name: std::ops::Range<usize>,
-}
-
-impl Listing {
-    /// Whether the item of the name's hash has room for it.
-    fn takes(&mut self, name: &[u8], nodesize: u32) -> bool {
-        let bytes = self.buckets.entry(name_hash(name)).or_default();
-        *bytes += DIR_ITEM_HEAD_LEN + name.len();
-        let fits = *bytes <= max_item_size(nodesize as usize);
-        if !fits {
-            *bytes -= DIR_ITEM_HEAD_LEN + name.len();
-        }
-        fits
-    }
-
-    fn push(&mut self, name: &[u8], ino: u64, file_type: FileType) {
-        let start = self.names.len();
-        self.names.extend_from_slice(name);
-        self.entries.push(Listed { hash: name_hash(name), ino, file_type, name: start..self.names.len() });
-    }
-
-    fn next_index(&self) -> u64 {
-        FIRST_INDEX + self.entries.len() as u64
-    }
-
-    /// `i_size` of the directory.
-    pub(super) fn size(&self) -> u64 {
-        2 * self.names.len() as u64
-    }
-
-    /// Calls `each` with the data of every DIR_ITEM, then of every DIR_INDEX, in key order.
-    pub(super) fn items(
-        &self,
-        ino: u64,
-        transid: u64,
-        mut each: impl FnMut(Key, &[u8]) -> Result<()>,
-    ) -> Result<()> {
-        let mut by_hash: Vec<&Listed> = self.entries.iter().collect();
-        by_hash.sort_by_key(|e| e.hash);
-        let mut data = Vec::new();
-        let write = |data: &mut Vec<u8>, e: &Listed| {
-            let location = Key::new(e.ino, KeyType::INODE_ITEM, 0);
-            btrfsimg_ondisk::write_dir_entry(
-                data,
-                location,
-                transid,
-                e.file_type,
-                &self.names[e.name.clone()],
-                &[],
-            );
-        };
-        for bucket in by_hash.chunk_by(|a, b| a.hash == b.hash) {
-            data.clear();
-            bucket.iter().for_each(|e| write(&mut data, e));
-            each(Key::new(ino, KeyType::DIR_ITEM, bucket[0].hash), &data)?;
-        }
-        for (e, index) in self.entries.iter().zip(FIRST_INDEX..) {
-            data.clear();
-            write(&mut data, e);
-            each(Key::new(ino, KeyType::DIR_INDEX, index), &data)?;
-        }
-        Ok(())
-    }
-}
-
 /// A name more of an inode that has one.
 #[derive(Debug)]
 pub(super) struct ExtraLink {
@@ -169,58 +83,6 @@ pub(super) enum Ready {
     Lost(Node),
 }
 
-/// What an existing entry means for one of its name.
-enum Clash {
-    /// There is none.
-    Nothing,
-    /// A directory takes the new one's entries.
-    Merge(Place),
-    /// A file takes the new one's contents.
-    Replace(Place),
-    /// It goes, and the new one comes.
-    GiveWay(Place),
-    /// It stays, and the new one does not come.
-    Refuse(String),
-    /// The same, as was asked for.
-    Stay,
-}
-
-/// What the entry `name` of `dir`, if there is one, means for a new one of type `new`, as cp(1) has it.
-fn clash(
-    tx: &Transaction<'_>,
-    dir: Place,
-    name: &[u8],
-    new: &Attributes,
-    existing: Existing,
-) -> Result<Clash> {
-    let Some(old) = find_entry(tx, dir, name)? else { return Ok(Clash::Nothing) };
-    let place = Place { tree: dir.tree, ino: old.location.objectid };
-    if old.is_subvolume() {
-        return Ok(Clash::Refuse(
-            "the image has a subvolume of that name; copy into it by its own path".to_owned(),
-        ));
-    }
-    let both_dirs = old.file_type == FileType::DIR && new.file_type() == FileType::DIR;
-    if !both_dirs && existing.stays(crate::lookup::inode(tx, place)?.mtime, new.mtime) {
-        return Ok(Clash::Stay);
-    }
-    let shown = String::from_utf8_lossy(name);
-    match names::check_changeable(tx, place, &shown, old.file_type != FileType::DIR) {
-        Err(Error::ReadOnly(reason)) => return Ok(Clash::Refuse(reason)),
-        other => _ = other?,
-    }
-    let new = new.file_type();
-    Ok(match (old.file_type == FileType::DIR, new == FileType::DIR) {
-        (true, true) => Clash::Merge(place),
-        (true, false) => Clash::Refuse("cannot overwrite a directory with something else".to_owned()),
-        (false, true) => Clash::Refuse("cannot overwrite something else with a directory".to_owned()),
-        (false, false) if old.file_type == FileType::REG_FILE && new == FileType::REG_FILE => {
-            Clash::Replace(place)
-        }
-        (false, false) => Clash::GiveWay(place),
-    })
-}
-
 /// A directory that was there, and what it takes from the source's.
 pub(super) struct Merged {
     pub(super) ino: u64,
@@ -231,9 +93,9 @@ pub(super) struct Merged {
 /// The walk.
 pub(super) struct Walker<'o> {
     pub(super) source: Source,
-    options: &'o Options<'o>,
-    tree: u64,
-    queue: VecDeque<Node>,
+    pub(super) options: &'o Options<'o>,
+    pub(super) tree: u64,
+    pub(super) queue: VecDeque<Node>,
     next_ino: u64,
     /// Inode numbers of files with several names.
     links: HashMap<((u32, u32), u64), (u64, u32)>,
@@ -428,18 +290,6 @@ impl<'o> Walker<'o> {
         }))
     }
 
-    /// Notes what a directory that was there takes from the source's, where attributes are kept.
-    fn note_merged(&mut self, ino: u64, source: BorrowedFd<'_>, xattrs: &SourceXattrs, tx: &Transaction<'_>) {
-        if !self.options.preserve.owner {
-            return;
-        }
-        if let Ok(stat) = host::stat(source, c"") {
-            let mut attributes = stat.attributes;
-            self.settle_attributes(&mut attributes, tx);
-            self.merged.push(Merged { ino, attributes, xattrs: xattrs.clone() });
-        }
-    }
-
     /// What the entries of a directory inherit: from its own property if it has one, else from what it inherited.
     fn inherited(&self, node: &Node, xattrs: &SourceXattrs) -> Inherited {
         let (flags, property) =
@@ -496,7 +346,7 @@ impl<'o> Walker<'o> {
     }
 
     #[expect(clippy::too_many_arguments, reason = "what an entry is made of")]
-    fn enqueue(
+    pub(super) fn enqueue(
         &mut self,
         parent: u64,
         index: u64,
@@ -528,7 +378,7 @@ impl<'o> Walker<'o> {
     }
 
     /// The inode that an entry is another name of.
-    fn link_of(&mut self, stat: &Stat) -> Option<Result<u64, String>> {
+    pub(super) fn link_of(&mut self, stat: &Stat) -> Option<Result<u64, String>> {
         if !self.options.preserve.links || stat.nlink < 2 || stat.attributes.file_type() == FileType::DIR {
             return None;
         }
@@ -538,91 +388,6 @@ impl<'o> Walker<'o> {
         }
         *names += 1;
         Some(Ok(*ino))
-    }
-
-    /// An entry that goes into a directory that exists and may have its name.
-    fn merge_entry(
-        &mut self,
-        parent: &Node,
-        dir: &Arc<SourceDir>,
-        name: CString,
-        mut stat: Stat,
-        inherited: &Inherited,
-        tx: &mut Transaction<'_>,
-    ) -> Result<()> {
-        let place = Place { tree: self.tree, ino: parent.ino };
-        let file_type = stat.attributes.file_type();
-        match clash(tx, place, name.as_bytes(), &stat.attributes, self.options.existing)? {
-            Clash::Nothing => {}
-            Clash::Stay => return Ok(()),
-            Clash::Refuse(reason) => {
-                self.fail(&dir.join(name.as_bytes()), &reason);
-                return Ok(());
-            }
-            Clash::Merge(old) => {
-                let found = crate::write::xattr::inherited_from(tx, old)?;
-                stat.attributes.pass_on(&found);
-                self.queue.push_back(Node {
-                    dir: dir.clone(),
-                    name,
-                    stat,
-                    ino: old.ino,
-                    parent: old.ino,
-                    index: 0,
-                    role: Role::Merge,
-                    property: found.property,
-                    acls: Vec::new(),
-                    default_acl: found.default_acl,
-                });
-                return Ok(());
-            }
-            Clash::Replace(old) => return self.start_replacing(old, dir.clone(), name, stat, tx),
-            Clash::GiveWay(old) => names::unlink(tx, place, name.as_bytes(), old)?,
-        }
-        let link = match self.link_of(&stat) {
-            Some(Err(reason)) => {
-                self.fail(&dir.join(name.as_bytes()), &reason);
-                return Ok(());
-            }
-            Some(Ok(ino)) => Some(ino),
-            None => None,
-        };
-        let ino = link.unwrap_or_else(|| self.take_ino());
-        let location = Key::new(ino, KeyType::INODE_ITEM, 0);
-        let index = names::add_entry(tx, place, name.as_bytes(), location, file_type)?;
-        if link.is_some() {
-            self.extra_links.push(ExtraLink { ino, parent: parent.ino, index, name: name.into_bytes() });
-        } else {
-            self.enqueue(parent.ino, index, dir, name, stat, ino, inherited, tx);
-        }
-        Ok(())
-    }
-
-    /// A regular file whose contents go into one that exists.
-    pub(super) fn start_replacing(
-        &mut self,
-        existing: Place,
-        dir: Arc<SourceDir>,
-        name: CString,
-        mut stat: Stat,
-        tx: &Transaction<'_>,
-    ) -> Result<()> {
-        self.settle_attributes(&mut stat.attributes, tx);
-        let own = crate::write::xattr::inherited_from(tx, existing)?;
-        stat.attributes.flags = own.flags;
-        self.queue.push_back(Node {
-            dir,
-            name,
-            stat,
-            ino: existing.ino,
-            parent: existing.ino,
-            index: 0,
-            role: Role::Replace,
-            property: own.property,
-            acls: Vec::new(),
-            default_acl: None,
-        });
-        Ok(())
     }
 
     /// Owner and times by the options. Without the owner, setuid and setgid bits would give rights away.

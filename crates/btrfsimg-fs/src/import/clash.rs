@@ -1,0 +1,168 @@
+//! What stands in the image already where an entry goes, and what becomes of the two, as cp(1) has it.
+
+use std::ffi::CString;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use btrfsimg_ondisk::{FileType, Key, KeyType};
+
+use super::host::{self, SourceDir, Stat};
+use super::walk::{ExtraLink, Merged, Node, Role, Walker};
+use super::xattrs::SourceXattrs;
+use crate::error::{Error, Result};
+use crate::existing::Existing;
+use crate::lookup::{Place, find_entry};
+use crate::txn::Transaction;
+use crate::write::inode::{Attributes, Inherited};
+use crate::write::names;
+
+/// What an existing entry means for one of its name.
+enum Clash {
+    /// There is none.
+    Nothing,
+    /// A directory takes the new one's entries.
+    Merge(Place),
+    /// A file takes the new one's contents.
+    Replace(Place),
+    /// It goes, and the new one comes.
+    GiveWay(Place),
+    /// It stays, and the new one does not come.
+    Refuse(String),
+    /// The same, as was asked for.
+    Stay,
+}
+
+/// What the entry `name` of `dir`, if there is one, means for a new one of type `new`, as cp(1) has it.
+fn clash(
+    tx: &Transaction<'_>,
+    dir: Place,
+    name: &[u8],
+    new: &Attributes,
+    existing: Existing,
+) -> Result<Clash> {
+    let Some(old) = find_entry(tx, dir, name)? else { return Ok(Clash::Nothing) };
+    let place = Place { tree: dir.tree, ino: old.location.objectid };
+    if old.is_subvolume() {
+        return Ok(Clash::Refuse(
+            "the image has a subvolume of that name; copy into it by its own path".to_owned(),
+        ));
+    }
+    let both_dirs = old.file_type == FileType::DIR && new.file_type() == FileType::DIR;
+    if !both_dirs && existing.stays(crate::lookup::inode(tx, place)?.mtime, new.mtime) {
+        return Ok(Clash::Stay);
+    }
+    let shown = String::from_utf8_lossy(name);
+    match names::check_changeable(tx, place, &shown, old.file_type != FileType::DIR) {
+        Err(Error::ReadOnly(reason)) => return Ok(Clash::Refuse(reason)),
+        other => _ = other?,
+    }
+    let new = new.file_type();
+    Ok(match (old.file_type == FileType::DIR, new == FileType::DIR) {
+        (true, true) => Clash::Merge(place),
+        (true, false) => Clash::Refuse("cannot overwrite a directory with something else".to_owned()),
+        (false, true) => Clash::Refuse("cannot overwrite something else with a directory".to_owned()),
+        (false, false) if old.file_type == FileType::REG_FILE && new == FileType::REG_FILE => {
+            Clash::Replace(place)
+        }
+        (false, false) => Clash::GiveWay(place),
+    })
+}
+
+impl Walker<'_> {
+    /// An entry that goes into a directory that exists and may have its name.
+    pub(super) fn merge_entry(
+        &mut self,
+        parent: &Node,
+        dir: &Arc<SourceDir>,
+        name: CString,
+        mut stat: Stat,
+        inherited: &Inherited,
+        tx: &mut Transaction<'_>,
+    ) -> Result<()> {
+        let place = Place { tree: self.tree, ino: parent.ino };
+        let file_type = stat.attributes.file_type();
+        match clash(tx, place, name.as_bytes(), &stat.attributes, self.options.existing)? {
+            Clash::Nothing => {}
+            Clash::Stay => return Ok(()),
+            Clash::Refuse(reason) => {
+                self.fail(&dir.join(name.as_bytes()), &reason);
+                return Ok(());
+            }
+            Clash::Merge(old) => {
+                let found = crate::write::xattr::inherited_from(tx, old)?;
+                stat.attributes.pass_on(&found);
+                self.queue.push_back(Node {
+                    dir: dir.clone(),
+                    name,
+                    stat,
+                    ino: old.ino,
+                    parent: old.ino,
+                    index: 0,
+                    role: Role::Merge,
+                    property: found.property,
+                    acls: Vec::new(),
+                    default_acl: found.default_acl,
+                });
+                return Ok(());
+            }
+            Clash::Replace(old) => return self.start_replacing(old, dir.clone(), name, stat, tx),
+            Clash::GiveWay(old) => names::unlink(tx, place, name.as_bytes(), old)?,
+        }
+        let link = match self.link_of(&stat) {
+            Some(Err(reason)) => {
+                self.fail(&dir.join(name.as_bytes()), &reason);
+                return Ok(());
+            }
+            Some(Ok(ino)) => Some(ino),
+            None => None,
+        };
+        let ino = link.unwrap_or_else(|| self.take_ino());
+        let location = Key::new(ino, KeyType::INODE_ITEM, 0);
+        let index = names::add_entry(tx, place, name.as_bytes(), location, file_type)?;
+        if link.is_some() {
+            self.extra_links.push(ExtraLink { ino, parent: parent.ino, index, name: name.into_bytes() });
+        } else {
+            self.enqueue(parent.ino, index, dir, name, stat, ino, inherited, tx);
+        }
+        Ok(())
+    }
+
+    /// A regular file whose contents go into one that exists.
+    pub(super) fn start_replacing(
+        &mut self,
+        existing: Place,
+        dir: Arc<SourceDir>,
+        name: CString,
+        mut stat: Stat,
+        tx: &Transaction<'_>,
+    ) -> Result<()> {
+        self.settle_attributes(&mut stat.attributes, tx);
+        let own = crate::write::xattr::inherited_from(tx, existing)?;
+        stat.attributes.flags = own.flags;
+        self.queue.push_back(Node {
+            dir,
+            name,
+            stat,
+            ino: existing.ino,
+            parent: existing.ino,
+            index: 0,
+            role: Role::Replace,
+            property: own.property,
+            acls: Vec::new(),
+            default_acl: None,
+        });
+        Ok(())
+    }
+
+    /// Notes what a directory that was there takes from the source's, where attributes are kept.
+    pub(super) fn note_merged(&mut self, ino: u64, source: BorrowedFd<'_>, xattrs: &SourceXattrs, tx: &Transaction<'_>) {
+        if !self.options.preserve.owner {
+            return;
+        }
+        if let Ok(stat) = host::stat(source, c"") {
+            let mut attributes = stat.attributes;
+            self.settle_attributes(&mut attributes, tx);
+            self.merged.push(Merged { ino, attributes, xattrs: xattrs.clone() });
+        }
+    }
+}
