@@ -82,10 +82,18 @@ impl ImageArgs {
     /// The addresses of `words`; the top directory of `--image` when there are none.
     pub(crate) fn addresses(&self, words: &[OsString]) -> Result<Vec<Address>> {
         if words.is_empty() {
-            let image = self.image.as_ref().ok_or_else(|| usage("no image given; write IMAGE:/path"))?;
-            return Ok(vec![Address { image: image.clone(), path: b"/".to_vec() }]);
+            return Ok(vec![self.address_or_top(None)?]);
         }
         words.iter().map(|w| self.address(w)).collect()
+    }
+
+    /// The address that `word` is; the top directory of `--image` when there is none.
+    pub(crate) fn address_or_top(&self, word: Option<&OsString>) -> Result<Address> {
+        match (word, &self.image) {
+            (Some(word), _) => self.address(word),
+            (None, Some(image)) => Ok(Address { image: image.clone(), path: b"/".to_vec() }),
+            (None, None) => Err(usage("no image given; write IMAGE:/path, or -i IMAGE")),
+        }
     }
 
     /// What `word` of a cp is; with `--image`, `:/path` is inside.
@@ -198,21 +206,29 @@ impl ImageArgs {
 }
 
 impl Address {
-    /// An error about this place. One that says only what kind of thing is there is about the place as a whole.
+    /// An error about this place. One that says only what kind of thing is there is about the place as a whole, or
+    /// about the directory on the way to it that it names.
     pub(crate) fn about(&self, error: anyhow::Error) -> anyhow::Error {
         let name = self.to_string();
-        // One that names a place in the image already is about that.
-        if error.to_string().starts_with(&format!("{}:/", self.image.display())) {
+        // One that names the image, or a place in it, already is about that.
+        if error.to_string().starts_with(&format!("{}:", self.image.display())) {
             return error;
         }
         match error.downcast::<Error>() {
-            Ok(Error::NotFound(_)) => Error::NotFound(name).into(),
-            Ok(Error::NotDirectory(_)) => Error::NotDirectory(name).into(),
+            Ok(Error::NotFound(what)) => Error::NotFound(self.on_the_way(&what).to_string()).into(),
+            Ok(Error::NotDirectory(what)) => Error::NotDirectory(self.on_the_way(&what).to_string()).into(),
             Ok(Error::Exists(_)) => Error::Exists(name).into(),
             Ok(Error::IsDirectory(_)) => Error::IsDirectory(name).into(),
             Ok(error) => anyhow::Error::new(error).context(name),
             Err(error) => error.context(name),
         }
+    }
+
+    /// The directory above this place whose path is `what`; else this place itself.
+    fn on_the_way(&self, what: &str) -> Address {
+        let mut slashes = (0..self.path.len()).filter(|at| self.path[*at] == b'/');
+        let end = slashes.find(|at| *at > 0 && String::from_utf8_lossy(&self.path[..*at]) == what);
+        Address { image: self.image.clone(), path: self.path[..end.unwrap_or(self.path.len())].to_vec() }
     }
 }
 
@@ -273,10 +289,13 @@ fn no_address(word: &OsStr) -> anyhow::Error {
 
 /// The error of a cp that has no image on either side: it names the image that is not there.
 pub(crate) fn no_image_in(words: &[OsString]) -> anyhow::Error {
-    match words.iter().find(|w| shown(w.as_bytes()).contains(":/")) {
-        Some(word) => no_address(word),
-        None => usage("neither side is in an image; write IMAGE:/path for the one that is"),
+    if let Some(word) = words.iter().find(|w| shown(w.as_bytes()).contains(":/")) {
+        return no_address(word);
     }
+    let file = words.iter().map(Path::new).find(|path| is_image(path));
+    let hint = file.map(|file| shown(file.as_os_str().as_bytes()));
+    let hint = hint.map_or(String::new(), |file| format!(": {file}:/ for what is in {file}"));
+    usage(format!("neither side is in an image; write IMAGE:/path for the one that is{hint}"))
 }
 
 #[cfg(test)]
@@ -308,5 +327,24 @@ mod tests {
         assert_eq!(args.word(OsStr::new(":/x")), inside("/x"));
         assert_eq!(args.word(OsStr::new("/x")), Word::Host("/x".into()));
         assert_eq!(args.address(OsStr::new("x/y")).unwrap().path, b"x/y");
+    }
+
+    #[test]
+    fn errors_name_what_is_missing_on_the_way() {
+        let said = |path: &str, what: &str| {
+            let address = Address { image: "a.img".into(), path: path.as_bytes().to_vec() };
+            address.about(Error::NotFound(what.to_owned()).into()).to_string()
+        };
+        for (path, what, object) in [
+            ("/a/b/c", "/a/b/c", "a.img:/a/b/c"),
+            ("/a/b/c", "/a", "a.img:/a"),
+            ("/a/b/c", "/a/b", "a.img:/a/b"),
+            ("a/b", "a", "a.img:/a"),
+            // Not on the way, as the target of a symlink.
+            ("/a/b/c", "b", "a.img:/a/b/c"),
+            ("/", "", "a.img:/"),
+        ] {
+            assert_eq!(said(path, what), format!("{object}: no such file or directory"));
+        }
     }
 }

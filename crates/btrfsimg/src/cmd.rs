@@ -4,23 +4,30 @@
 mod batch;
 mod below;
 mod cat;
+mod chattr;
 mod chmod;
 mod chown;
 mod cp;
 mod defrag;
 mod destination;
+mod df;
+mod du;
+mod entries;
 mod fixture;
 mod inspect;
 mod ln;
 mod ls;
+mod lsattr;
 mod mkdir;
 mod mkfs;
 mod mknod;
 mod mv;
 mod open_file;
 mod prop;
+mod renamed;
 mod report;
 mod rm;
+mod rmdir;
 mod stat;
 mod subvol;
 mod touch;
@@ -45,8 +52,11 @@ pub(crate) enum Command {
     Ls(ls::Args),
     Cat(cat::Args),
     Stat(stat::Args),
+    Du(du::Args),
+    Df(df::Args),
     Mkdir(mkdir::Args),
     Rm(rm::Args),
+    Rmdir(rmdir::Args),
     Truncate(truncate::Args),
     Write(write::Args),
     Mv(mv::Args),
@@ -54,6 +64,8 @@ pub(crate) enum Command {
     Touch(touch::Args),
     Chmod(chmod::Args),
     Chown(chown::Args),
+    Chattr(chattr::Args),
+    Lsattr(lsattr::Args),
     Mknod(mknod::Args),
     Xattr(xattr::Args),
     Prop(prop::Args),
@@ -72,6 +84,7 @@ impl Command {
             Command::Cp(args) => args.goes_into_image(batch).then_some(args),
             Command::Mkdir(args) => Some(args),
             Command::Rm(args) => Some(args),
+            Command::Rmdir(args) => Some(args),
             Command::Truncate(args) => Some(args),
             Command::Write(args) => Some(args),
             Command::Mv(args) => Some(args),
@@ -79,6 +92,7 @@ impl Command {
             Command::Touch(args) => Some(args),
             Command::Chmod(args) => Some(args),
             Command::Chown(args) => Some(args),
+            Command::Chattr(args) => Some(args),
             Command::Mknod(args) => Some(args),
             Command::Xattr(args) => args.edit(),
             Command::Prop(args) => args.edit(),
@@ -97,7 +111,8 @@ impl Command {
             Command::Mkdir(_) | Command::Rm(_) | Command::Mv(_) | Command::Ln(_) | Command::Touch(_) => {
                 Err(edit::not_run())
             }
-            Command::Chmod(_) | Command::Chown(_) | Command::Mknod(_) => Err(edit::not_run()),
+            Command::Chmod(_) | Command::Chown(_) | Command::Chattr(_) => Err(edit::not_run()),
+            Command::Mknod(_) | Command::Rmdir(_) => Err(edit::not_run()),
             Command::Truncate(_) | Command::Write(_) => Err(edit::not_run()),
             Command::Xattr(args) => xattr::run(&args, ui),
             Command::Mkfs(args) => mkfs::run(&args, ui),
@@ -106,6 +121,9 @@ impl Command {
             Command::Ls(args) => ls::run(&args, ui),
             Command::Cat(args) => cat::run(&args, ui),
             Command::Stat(args) => stat::run(&args, ui),
+            Command::Du(args) => du::run(&args, ui),
+            Command::Df(args) => df::run(&args, ui),
+            Command::Lsattr(args) => lsattr::run(&args, ui),
             Command::Prop(args) => prop::run(&args, ui),
             Command::Batch(args) => batch::run(&args, ui),
             Command::Subvol(args) => subvol::run(&args, ui),

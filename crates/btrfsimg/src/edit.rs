@@ -71,6 +71,7 @@ pub(crate) struct EditCx<'a, 'v> {
 #[derive(Default)]
 struct Said {
     lines: Vec<String>,
+    warnings: Vec<String>,
     failures: Vec<(String, u8)>,
     /// Deleted subvolumes are to be dropped, in commits of their own.
     drop_deleted: bool,
@@ -86,6 +87,15 @@ impl<'a> EditCx<'a, '_> {
     /// The inode at `address`, its last symlink followed or not.
     pub(crate) fn resolve(&self, address: &Address, follow: bool) -> Result<Place> {
         resolve(self.tx, self.start, &address.path, follow).map_err(|e| address.about(e.into()))
+    }
+
+    /// The inode of an option like `--reference IMAGE:/path`, which is in the image that is changed.
+    pub(crate) fn reference(&self, word: &std::ffi::OsStr, follow: bool) -> Result<Place> {
+        let address = self.image.address(word)?;
+        if self.addresses.iter().any(|a| a.image != address.image) {
+            return Err(exit::usage(format!("{address}: the reference is in another image")));
+        }
+        self.resolve(&address, follow)
     }
 
     /// Makes a part of the change, a line of a batch: with these addresses, and `verbose` or not. What it would go on
@@ -110,8 +120,9 @@ impl<'a> EditCx<'a, '_> {
             said: Said::default(),
         };
         change(&mut cx)?;
-        let Said { lines, mut failures, drop_deleted } = cx.said;
+        let Said { lines, warnings, mut failures, drop_deleted } = cx.said;
         self.said.lines.extend(lines);
+        self.said.warnings.extend(warnings);
         self.said.drop_deleted |= drop_deleted;
         match failures.pop() {
             Some((message, code)) => Err(exit::with_code(message, code)),
@@ -131,6 +142,11 @@ impl<'a> EditCx<'a, '_> {
         if !self.ui.is_quiet() {
             self.said.lines.push(line);
         }
+    }
+
+    /// Warns after the commit, but for `-q`: what was asked for is done, and may not be what was meant.
+    pub(crate) fn warn(&mut self, message: String) {
+        self.said.warnings.push(message);
     }
 
     /// Has what is left of deleted subvolumes dropped after the commit.
@@ -260,6 +276,7 @@ impl EditArgs {
         let mut out = stdout();
         said.lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
         out.flush()?;
+        said.warnings.iter().for_each(|message| ui.warn(message));
         said.failures.iter().for_each(|(message, code)| ui.fail(message, *code));
         dropped
     }

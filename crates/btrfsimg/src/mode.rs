@@ -24,6 +24,17 @@ enum Op {
     Assign,
 }
 
+impl Op {
+    fn parse(c: char) -> Option<Op> {
+        match c {
+            '+' => Some(Op::Add),
+            '-' => Some(Op::Remove),
+            '=' => Some(Op::Assign),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bits {
     /// These; with `X`, execution too where anybody has it, and for directories.
@@ -43,10 +54,9 @@ impl ModeChange {
     pub(crate) fn parse(text: &str) -> Result<ModeChange, String> {
         let wrong = || format!("'{text}' is no mode: octal up to 7777, or as in 'u=rwx,go+rX,+t'");
         if text.starts_with(|c: char| c.is_ascii_digit()) {
-            let bits = u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= ALL).ok_or_else(wrong)?;
+            let bits = parse_octal(text).ok_or_else(wrong)?;
             let named = if text.len() < 5 { bits & SET_IDS } else { SET_IDS };
-            let bits = Bits::These { bits, exec_if_any: false };
-            return Ok(ModeChange(vec![Step { op: Op::Assign, who: ALL, clears: ALL, bits, named }]));
+            return Ok(ModeChange(vec![Step::octal(Op::Assign, bits, named)]));
         }
         let mut steps = Vec::new();
         for clause in text.split(',') {
@@ -55,10 +65,20 @@ impl ModeChange {
         Ok(ModeChange(steps))
     }
 
+    /// To the permission bits of `mode`, whatever there was.
+    pub(crate) fn exactly(mode: u32) -> ModeChange {
+        ModeChange(vec![Step::octal(Op::Assign, mode & ALL, SET_IDS)])
+    }
+
     /// The permission bits that `mode` (with its type, or bits alone) becomes.
     pub(crate) fn apply(&self, mode: u32, is_dir: bool) -> u32 {
         self.0.iter().fold(mode & ALL, |mode, step| step.apply(mode, is_dir))
     }
+}
+
+fn parse_octal(text: &str) -> Option<u32> {
+    let is_octal = text.starts_with(|c: char| c.is_ascii_digit());
+    u32::from_str_radix(text, 8).ok().filter(|bits| is_octal && *bits <= ALL)
 }
 
 fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
@@ -75,13 +95,14 @@ fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
     }
     let (who, clears) = if who == 0 { (ALL & !UMASK, ALL) } else { (who, who) };
     let mut rest = &clause[at..];
+    // '+111' and the like: all bits are named.
+    if let Some(bits) = parse_octal(&rest[1..]).filter(|_| at == 0) {
+        let op = Op::parse(rest.chars().next()?)?;
+        steps.push(Step::octal(op, bits, SET_IDS));
+        return Some(());
+    }
     while let Some(op) = rest.chars().next() {
-        let op = match op {
-            '+' => Op::Add,
-            '-' => Op::Remove,
-            '=' => Op::Assign,
-            _ => return None,
-        };
+        let op = Op::parse(op)?;
         rest = &rest[1..];
         let end = rest.find(['+', '-', '=']).unwrap_or(rest.len());
         let (bits, named) = parse_bits(&rest[..end])?;
@@ -114,6 +135,10 @@ fn parse_bits(text: &str) -> Option<(Bits, u32)> {
 }
 
 impl Step {
+    fn octal(op: Op, bits: u32, named: u32) -> Step {
+        Step { op, who: ALL, clears: ALL, bits: Bits::These { bits, exec_if_any: false }, named }
+    }
+
     fn apply(self, mode: u32, is_dir: bool) -> u32 {
         let bits = match self.bits {
             Bits::These { bits, exec_if_any } => {
@@ -158,13 +183,20 @@ mod tests {
             (0o751, "g-w+r=o", 0o711, 0o711),
             (0o777, "o=", 0o770, 0o770),
             (0o7777, "=", 0o0, 0o6000),
+            (0o600, "+111", 0o711, 0o711),
+            (0o6755, "=755", 0o755, 0o755),
+            (0o777, "-022,u-s", 0o755, 0o755),
+            (0o6711, "u=rwxs,g=s", 0o6701, 0o6701),
+            (0o600, "a=rX", 0o444, 0o555),
+            (0o1777, "-t", 0o777, 0o777),
+            (0o644, "ug+s,o+t", 0o7644, 0o7644),
         ];
         for (mode, text, file, dir) in cases {
             let change = ModeChange::parse(text).unwrap();
             assert_eq!(change.apply(mode, false), file, "file {mode:o} {text}");
             assert_eq!(change.apply(mode, true), dir, "directory {mode:o} {text}");
         }
-        for text in ["", "8", "17777", "u", "u+q", "z+x", "u+x,", "+rug"] {
+        for text in ["", "8", "17777", "u", "u+q", "z+x", "u+x,", "+rug", "u+11", "+8", "=17777", "++111"] {
             assert!(ModeChange::parse(text).is_err(), "{text}");
         }
     }

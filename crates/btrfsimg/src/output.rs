@@ -1,5 +1,6 @@
 //! What is printed: results on standard output, for people or as JSON; all else on standard error.
 
+mod human;
 mod mode;
 mod time;
 
@@ -15,8 +16,9 @@ use serde_json::{Map, Value};
 use crate::args::Global;
 use crate::exit;
 
+pub(crate) use human::{human_size, pretty_size};
 pub(crate) use mode::{mode_string, type_name};
-pub(crate) use time::{iso_time, list_time, parse_time, second};
+pub(crate) use time::{iso_time, list_time, parse_stamp, parse_time, second};
 
 /// The version of the JSON schema, in every document.
 pub(crate) const SCHEMA_VERSION: u32 = 1;

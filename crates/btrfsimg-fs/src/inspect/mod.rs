@@ -4,6 +4,7 @@ mod compression;
 mod files;
 mod item;
 mod space;
+mod usage;
 
 use std::collections::HashSet;
 
@@ -21,6 +22,7 @@ use crate::tree::TreeRoot;
 
 pub use compression::{Amount, CompressionUsage, Report, Storage, compression_usage};
 pub use item::describe;
+pub use usage::{GroupUsage, SpaceUsage, space_usage};
 
 /// A copy of the superblock.
 #[derive(Clone, Debug)]

@@ -29,7 +29,8 @@ pub fn resolve(items: &impl Items, start: Place, path: &[u8], follow_last: bool)
 /// The directory that holds, or would hold, what `path` names, and the name in it.
 ///
 /// # Errors
-/// As [`resolve`]; `Invalid` when the last component cannot be the name of an entry ([`check_name`]).
+/// As [`resolve`], but `NotFound` and `NotDirectory` name the directory above that is missing, or is none; `Invalid`
+/// when the last component cannot be the name of an entry ([`check_name`]).
 pub fn resolve_parent<'p>(items: &impl Items, start: Place, path: &'p [u8]) -> Result<(Place, &'p [u8])> {
     let end = path.iter().rposition(|&b| b != b'/').map_or(0, |last| last + 1);
     let trimmed = &path[..end];
@@ -41,13 +42,32 @@ pub fn resolve_parent<'p>(items: &impl Items, start: Place, path: &'p [u8]) -> R
     check_name(name)?;
     let mut walk = Walk::new(start, parent);
     walk.path = path;
+    let mut left = walk.pending.len();
     while let Some(name) = walk.pending.pop() {
-        walk.step(items, &name, true)?;
+        // What a symlink on the way puts in between belongs to the component that it stands for.
+        left = left.min(walk.pending.len());
+        walk.step(items, &name, true).map_err(|error| match error {
+            Error::NotFound(_) => Error::NotFound(shown_without_last(parent, left)),
+            Error::NotDirectory(_) => Error::NotDirectory(shown_without_last(parent, left + 1)),
+            error => error,
+        })?;
     }
     if !walk.at_dir() {
-        return Err(Error::NotDirectory(walk.shown()));
+        return Err(Error::NotDirectory(shown_without_last(parent, 0)));
     }
     Ok((walk.at().0, name))
+}
+
+/// `path` without its last `count` components, and without a slash at its end.
+fn shown_without_last(path: &[u8], count: usize) -> String {
+    let is_end = |at: &usize| {
+        let (before, after) = (at.checked_sub(1).map(|b| path[b]), path.get(*at));
+        before.is_some_and(|b| b != b'/') && matches!(after, None | Some(b'/'))
+    };
+    // "." is no component that a walk sees, and stays where it is.
+    let counts = |at: &usize| !(path[..*at].ends_with(b"/.") || path[..*at] == *b".");
+    let end = (0..=path.len()).rev().filter(is_end).filter(counts).nth(count);
+    String::from_utf8_lossy(&path[..end.unwrap_or(0)]).into_owned()
 }
 
 struct Walk<'p> {

@@ -6,6 +6,7 @@ pub mod create;
 pub mod data;
 mod doomed;
 pub mod encode;
+pub mod flags;
 pub mod inode;
 pub mod link;
 pub mod names;

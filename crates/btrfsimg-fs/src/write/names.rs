@@ -60,7 +60,7 @@ pub fn check_attributes(tx: &Transaction<'_>, place: Place, shown: &str) -> Resu
 }
 
 /// The part of [`check_changeable`] that is about where the inode is.
-fn check_subvolume(tx: &Transaction<'_>, place: Place, shown: &str) -> Result<InodeItem> {
+pub(super) fn check_subvolume(tx: &Transaction<'_>, place: Place, shown: &str) -> Result<InodeItem> {
     if place.is_empty_dir() {
         return Err(Error::ReadOnly(format!(
             "{shown}: operation not permitted: an empty stand-in for a subvolume that is not in this snapshot"

@@ -132,6 +132,9 @@ fn parse_line(grammar: &mut clap::Command, words: Vec<Vec<u8>>, image: &ImageArg
         None if matches!(words.command, Command::Cp(_)) => {
             Err(usage("does not copy into the image; cp writes a path in the image as ':/path'"))
         }
+        None if matches!(words.command, Command::Defrag(_) | Command::Trim(_) | Command::Mkfs(_)) => {
+            Err(usage("is no part of one commit; run it by itself, before or after the batch"))
+        }
         None => Err(usage("does not change the image; a batch is made of commands that do")),
     }
 }

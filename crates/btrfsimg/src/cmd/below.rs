@@ -1,6 +1,7 @@
 //! An inode and all that is below it.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 
 use anyhow::Context as _;
 use btrfsimg_fs::Error;
@@ -8,7 +9,19 @@ use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::txn::Transaction;
 use btrfsimg_ondisk::FileType;
 
+use crate::address::{Address, ImageArgs};
 use crate::edit::EditCx;
+
+/// What chmod and chown change, where `first` is a path as well when a reference says how.
+pub(crate) fn targets(
+    image: &ImageArgs,
+    first: &OsString,
+    paths: &[OsString],
+    has_reference: bool,
+) -> anyhow::Result<Vec<Address>> {
+    let first = has_reference.then_some(first);
+    first.into_iter().chain(paths).map(|word| image.address(word)).collect()
+}
 
 /// An inode by one of its names.
 pub(crate) struct Found {

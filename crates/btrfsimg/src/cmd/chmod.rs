@@ -4,12 +4,14 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use btrfsimg_fs::lookup;
+use btrfsimg_fs::txn::Transaction;
 use btrfsimg_fs::write::attributes;
 use btrfsimg_ondisk::FileType;
 
-use super::below::change_each;
+use super::below::{change_each, targets};
 use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
+use crate::exit::usage;
 use crate::mode::ModeChange;
 use crate::output::mode_string;
 
@@ -23,7 +25,8 @@ use crate::output::mode_string;
 Examples:
   btrfsimg chmod 600 out.img:/etc/shadow
   btrfsimg chmod -R u=rwX,go=rX out.img:/usr
-  btrfsimg chmod g+s out.img:/home/shared")]
+  btrfsimg chmod g+s out.img:/home/shared
+  btrfsimg chmod --reference out.img:/etc/passwd out.img:/etc/group")]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
@@ -32,11 +35,14 @@ pub(crate) struct Args {
     /// All that is below directories, too
     #[arg(short = 'R', long)]
     recursive: bool,
+    /// The bits of this file in the image; there is no MODE then
+    #[arg(long, value_name = "IMAGE:/PATH")]
+    reference: Option<OsString>,
     /// Octal, or as in 'u=rwx,go+rX,+t'
-    #[arg(value_parser = ModeChange::parse, allow_hyphen_values = true)]
-    mode: ModeChange,
+    #[arg(allow_hyphen_values = true)]
+    mode: OsString,
     /// What to change, as IMAGE:/path
-    #[arg(required = true, value_name = "IMAGE:/PATH")]
+    #[arg(required_unless_present = "reference", value_name = "IMAGE:/PATH")]
     paths: Vec<OsString>,
 }
 
@@ -46,33 +52,44 @@ impl Edit for Args {
     }
 
     fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
-        image.addresses(&self.paths)
+        if self.reference.is_none() {
+            self.mode()?;
+        }
+        targets(image, &self.mode, &self.paths, self.reference.is_some())
     }
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
+        let change = match &self.reference {
+            Some(word) => ModeChange::exactly(lookup::inode(cx.tx, cx.reference(word, true)?)?.mode.get()),
+            None => self.mode()?,
+        };
         change_each(cx, self.recursive, true, |tx, found, verbose| match found.file_type {
             FileType::SYMLINK => Ok(None),
-            _ => self.change(tx, found.place, &found.shown, verbose),
+            _ => change_one(tx, found.place, &change, &found.shown, verbose),
         })
     }
 }
 
 impl Args {
-    /// Changes one inode, and says how if that is wanted.
-    fn change(
-        &self,
-        tx: &mut btrfsimg_fs::txn::Transaction<'_>,
-        place: lookup::Place,
-        shown: &str,
-        verbose: bool,
-    ) -> Result<Option<String>> {
-        let old = lookup::inode(tx, place)?.mode.get();
-        let new = self.mode.apply(old, FileType::from_mode(old) == Some(FileType::DIR));
-        attributes::chmod(tx, place, new)?;
-        let changed = new != old & 0o7777;
-        Ok((changed && verbose).then(|| {
-            let (from, to) = (mode_string(old), mode_string(old & !0o7777 | new));
-            format!("mode of '{shown}' changed from {:04o} ({from}) to {new:04o} ({to})", old & 0o7777)
-        }))
+    fn mode(&self) -> Result<ModeChange> {
+        ModeChange::parse(&self.mode.to_string_lossy()).map_err(usage)
     }
+}
+
+/// Changes one inode, and says how if that is wanted.
+fn change_one(
+    tx: &mut Transaction<'_>,
+    place: lookup::Place,
+    change: &ModeChange,
+    shown: &str,
+    verbose: bool,
+) -> Result<Option<String>> {
+    let old = lookup::inode(tx, place)?.mode.get();
+    let new = change.apply(old, FileType::from_mode(old) == Some(FileType::DIR));
+    attributes::chmod(tx, place, new)?;
+    let changed = new != old & 0o7777;
+    Ok((changed && verbose).then(|| {
+        let (from, to) = (mode_string(old), mode_string(old & !0o7777 | new));
+        format!("mode of '{shown}' changed from {:04o} ({from}) to {new:04o} ({to})", old & 0o7777)
+    }))
 }

@@ -14,6 +14,7 @@ use btrfsimg_compress::CompressionSpec;
 use btrfsimg_fs::Existing;
 use btrfsimg_fs::write::encode::CompressionPolicy;
 
+use super::destination::DestinationArgs;
 use crate::address::{Address, ImageArgs, Word, no_image_in};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
@@ -40,6 +41,7 @@ Examples:
   btrfsimg cp -a --compress zstd:9 ./site out.img:/data/
   btrfsimg cp -a out.img:/. ./all
   btrfsimg cp out.img:/boot/vmlinuz -
+  btrfsimg cp -t out.img:/etc fstab hosts passwd
   btrfsimg cp -a --reflink=always out.img:/base out.img:/copy
   btrfsimg cp -a old.img:/etc/. new.img:/etc
   zcat disk.gz | btrfsimg cp - out.img:/disk.raw
@@ -51,6 +53,8 @@ pub(crate) struct Args {
     image: ImageArgs,
     #[command(flatten)]
     edit: EditArgs,
+    #[command(flatten)]
+    destination: DestinationArgs,
     /// Directories and what is in them
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
@@ -60,6 +64,18 @@ pub(crate) struct Args {
     /// Keep all: -r -p, hard links, devices, xattrs
     #[arg(short, long)]
     archive: bool,
+    /// Symlinks themselves (with -r that is done anyway)
+    #[arg(short = 'P', long)]
+    no_dereference: bool,
+    /// What symlinks lead to (without -r that is done anyway)
+    #[arg(short = 'L', long, conflicts_with_all = ["no_dereference", "links", "recursive", "archive"])]
+    dereference: bool,
+    /// With -r: what symlinks given as SRC lead to, but those below as such
+    #[arg(short = 'H', conflicts_with_all = ["no_dereference", "links"])]
+    operands: bool,
+    /// Symlinks themselves, and hard links as such
+    #[arg(short = 'd')]
+    links: bool,
     /// Share extents within an image: always, never, or where that is possible
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto",
           default_missing_value = "always")]
@@ -118,6 +134,16 @@ impl Args {
         self.recursive || self.archive
     }
 
+    /// Whether a symlink in SRC leads to what is copied.
+    fn follows(&self) -> bool {
+        self.operands || !(self.recursive() || self.no_dereference || self.links)
+    }
+
+    /// Whether hard links stay such.
+    fn keeps_links(&self) -> bool {
+        self.archive || self.links
+    }
+
     fn preserve(&self) -> bool {
         self.preserve || self.archive
     }
@@ -132,22 +158,24 @@ struct Words {
 
 impl Args {
     fn words(&self, image: &ImageArgs) -> Result<Words> {
-        let Some((last, first)) = self.words.split_last().filter(|(_, first)| !first.is_empty()) else {
-            return Err(usage("no destination given; write cp SRC... DST"));
-        };
+        let (sources, to) = self.destination.split(&self.words)?;
+        if self.destination.is_name() && sources.len() > 1 {
+            return Err(usage("with -T there is one source"));
+        }
         let (mut inside, mut outside) = (Vec::new(), Vec::new());
-        for word in first {
+        for word in sources {
             match image.word(word) {
                 Word::Image(address) => inside.push(address),
                 Word::Host(path) => outside.push(path),
             }
         }
-        Ok(Words { inside, outside, to: image.word(last) })
+        Ok(Words { inside, outside, to: image.word(to) })
     }
 
     /// Whether it changes an image.
     pub(crate) fn goes_into_image(&self, batch: Option<&ImageArgs>) -> bool {
-        self.words.last().is_some_and(|to| matches!(batch.unwrap_or(&self.image).word(to), Word::Image(_)))
+        let to = self.destination.split(&self.words);
+        to.is_ok_and(|(_, to)| matches!(batch.unwrap_or(&self.image).word(to), Word::Image(_)))
     }
 }
 
@@ -179,7 +207,7 @@ impl Edit for Args {
     }
 
     fn reads_stdin(&self) -> bool {
-        self.words.split_last().is_some_and(|(_, sources)| sources.iter().any(|word| word == "-"))
+        self.destination.split(&self.words).is_ok_and(|(sources, _)| sources.iter().any(|word| word == "-"))
     }
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {

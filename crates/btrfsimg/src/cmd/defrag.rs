@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::address::{Address, ImageArgs};
 use crate::clock;
-use crate::cmd::report::{json_workspaces, shown_size, shown_workspaces};
+use crate::cmd::report::{counted, json_workspaces, shown_size, shown_workspaces};
 use crate::cmd::workers;
 use crate::edit::{EditArgs, resolve, stop_flag, tolerate};
 use crate::output::{Ui, print_json, put_bytes, shown, stdout};
@@ -109,7 +109,8 @@ fn one_image(args: &Args, ui: &Ui, addresses: &[Address], documents: &mut Vec<Va
             // The steps before are in the image.
             let done = defrag.report().files_rewritten;
             if done > 0 {
-                ui.note(&format!("{}: {done} files were done before", addresses[0].image.display()));
+                let done = counted(done, "file was", "files were");
+                ui.note(&format!("{}: {done} done before", addresses[0].image.display()));
             }
             return Err(error);
         }
@@ -130,11 +131,12 @@ fn one_image(args: &Args, ui: &Ui, addresses: &[Address], documents: &mut Vec<Va
     } else if !ui.is_quiet() {
         let mut out = stdout();
         let image = addresses[0].image.display();
-        let (files, all) = (report.files_rewritten, report.files);
-        writeln!(out, "{image}: {files} of {all} files made anew: {}", counts_line(&report.total))?;
+        let (files, all) = (report.files_rewritten, counted(report.files, "file", "files"));
+        writeln!(out, "{image}: {files} of {all} made anew: {}", counts_line(&report.total))?;
         if report.total.shared > 0 {
-            let (n, bytes) = (report.total.shared, shown_size(report.total.shared_bytes));
-            writeln!(out, "  {n} shared extents with {bytes} of files left alone (--unshare)")?;
+            let extents = counted(report.total.shared, "shared extent", "shared extents");
+            let bytes = shown_size(report.total.shared_bytes);
+            writeln!(out, "  {extents} with {bytes} of files left alone (--unshare)")?;
         }
         if args.stats {
             writeln!(out, "  {}", shown_workspaces(&stats))?;
@@ -252,7 +254,8 @@ impl Observer for Teller<'_> {
 fn counts_line(counts: &Counts) -> String {
     let Counts { extents_before, extents_after, .. } = counts;
     let (before, after) = (shown_size(counts.disk_before), shown_size(counts.disk_after));
-    format!("{extents_before} extents of {before} became {extents_after} of {after}")
+    let extents = counted(*extents_before, "extent", "extents");
+    format!("{extents} of {before} became {extents_after} of {after}")
 }
 
 fn counts_json(counts: &Counts) -> Map<String, Value> {

@@ -1,4 +1,4 @@
-//! Where `mv` and `ln` put things: the last word is a name, or a directory that takes them.
+//! Where `cp`, `mv` and `ln` put things: the last word is a name, or a directory that takes them.
 
 use std::ffi::OsString;
 
@@ -8,6 +8,7 @@ use btrfsimg_fs::lookup::{Place, resolve_parent};
 use btrfsimg_ondisk::FileType;
 
 use super::below::file_type;
+use super::entries::join;
 use crate::address::Address;
 use crate::edit::{EditCx, resolve};
 use crate::exit::usage;
@@ -24,6 +25,16 @@ pub(crate) struct DestinationArgs {
 }
 
 impl DestinationArgs {
+    /// `-t`: where things go must be a directory.
+    pub(crate) fn is_directory(&self) -> bool {
+        self.target_directory.is_some()
+    }
+
+    /// `-T`: where things go is a name, whatever stands there.
+    pub(crate) fn is_name(&self) -> bool {
+        self.no_target_directory
+    }
+
     /// Sources, and where to.
     pub(crate) fn split<'w>(&'w self, words: &'w [OsString]) -> Result<(&'w [OsString], &'w OsString)> {
         match (&self.target_directory, words.split_last()) {
@@ -76,8 +87,7 @@ impl Goal {
                     let base = crate::output::shown(base);
                     return Err(usage(format!("{address}: '{base}' is no name to put there; write one")));
                 }
-                let slash: &[u8] = if address.path.ends_with(b"/") { b"" } else { b"/" };
-                let path = [&address.path, slash, base].concat();
+                let path = join(&address.path, base);
                 Ok((*dir, base.to_vec(), Address { image: address.image.clone(), path }))
             }
         }

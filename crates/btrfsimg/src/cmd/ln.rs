@@ -14,7 +14,7 @@ use btrfsimg_fs::write::remove::unlink_checked;
 use btrfsimg_ondisk::FileType;
 
 use super::destination::{DestinationArgs, Goal, base_name};
-use crate::address::{Address, ImageArgs};
+use crate::address::{self, Address, ImageArgs, Word};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
 use crate::output::shown;
@@ -90,6 +90,12 @@ impl Args {
             self.make_room(cx, dir, &name, &at, None)?;
             let attributes = Attributes::new(0o120_777, cx.tx.now());
             symlink(cx.tx, dir, &name, attributes, word.as_bytes()).map_err(|e| at.about(e.into()))?;
+            if let Word::Image(target) = address::parse(word) {
+                let (target, path) = (target.to_string(), shown(&target.path));
+                cx.warn(format!(
+                    "{at}: leads to '{target}' as it is written; for the place in the image write {path}"
+                ));
+            }
             cx.say(|| format!("'{at}' -> '{}'", shown(word.as_bytes())));
             return Ok(());
         }

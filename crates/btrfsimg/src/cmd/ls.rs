@@ -10,25 +10,42 @@ use btrfsimg_fs::read::{Filesystem, Info};
 use btrfsimg_ondisk::FileType;
 use serde_json::{Map, Value, json};
 
+use super::entries::{Listed, join, read_dir, sorted};
 use crate::address::{Address, ImageArgs, Opened};
 use crate::exit::CORRUPT;
-use crate::output::{Ui, list_time, mode_string, print_json, put_bytes, shown, stdout};
+use crate::output::{Ui, human_size, iso_time, list_time, mode_string, print_json, put_bytes, shown, stdout};
 
 /// List directories of an image
 ///
-/// All entries are listed, those that start with a dot too, sorted by the bytes of their names.
+/// All entries are listed, those that start with a dot too, one a line, sorted by the bytes of their names.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "\
+#[command(
+    disable_help_flag = true,
+    after_help = "\
 Examples:
   btrfsimg ls out.img
   btrfsimg ls -l -R out.img:/etc
-  btrfsimg ls --json out.img:/home")]
+  btrfsimg ls -lh -d out.img:/home
+  btrfsimg ls --json out.img:/home"
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
     /// Mode, links, owner, group, size, time (UTC), and target of symlinks
     #[arg(short)]
     long: bool,
+    /// With -l: sizes in K, M, G (1024), rounded up
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// As -l, with times to the nanosecond
+    #[arg(long)]
+    full_time: bool,
+    /// Accepted for habit: names that start with a dot are listed in any case ('.' and '..' never)
+    #[arg(short, long, visible_short_alias = 'A')]
+    all: bool,
+    /// Accepted for habit: entries are one a line in any case
+    #[arg(short = '1')]
+    one_a_line: bool,
     /// Subdirectories and subvolumes too
     #[arg(short = 'R', long)]
     recursive: bool,
@@ -41,17 +58,18 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// What to list, as IMAGE:/path or IMAGE
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
-/// An entry that is listed.
-struct Listed {
-    name: Vec<u8>,
-    place: Place,
-    file_type: FileType,
-    is_subvolume: bool,
+impl Args {
+    fn is_long(&self) -> bool {
+        self.long || self.full_time
+    }
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
@@ -63,7 +81,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
 
 fn list(args: &Args, ui: &Ui, image: &Opened, address: &Address, printer: &mut Printer<'_>) -> Result<()> {
     let fs = &image.fs;
-    let top = image.resolve(&address.path, !args.long && !args.directory)?;
+    let top = image.resolve(&address.path, !args.is_long() && !args.directory)?;
     let info = fs.info(top)?;
     if !info.is_dir() || args.directory {
         let file_type = info.file_type().unwrap_or(FileType(0));
@@ -103,44 +121,6 @@ fn list(args: &Args, ui: &Ui, image: &Opened, address: &Address, printer: &mut P
     Ok(())
 }
 
-fn read_dir(
-    fs: &Filesystem,
-    dir: Place,
-    fault: impl Fn(btrfsimg_fs::Error),
-) -> btrfsimg_fs::Result<Vec<Listed>> {
-    let mut out = Vec::new();
-    lookup::entries(fs, dir, |entry| {
-        let entry = match entry {
-            Ok((_, entry)) => entry,
-            Err(e) => {
-                fault(e);
-                return Ok(true);
-            }
-        };
-        match lookup::target(fs, dir, entry.name, entry.location) {
-            Ok(place) => out.push(Listed {
-                name: entry.name.to_vec(),
-                place,
-                file_type: entry.file_type,
-                is_subvolume: entry.is_subvolume(),
-            }),
-            Err(e) => fault(e),
-        }
-        Ok(true)
-    })?;
-    Ok(out)
-}
-
-fn sorted(mut entries: Vec<Listed>) -> Vec<Listed> {
-    entries.sort_by(|a, b| a.name.cmp(&b.name));
-    entries
-}
-
-fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
-    [dir, slash, name].concat()
-}
-
 /// Prints entries as they come, or keeps them for the JSON document.
 struct Printer<'a> {
     args: &'a Args,
@@ -158,7 +138,7 @@ impl<'a> Printer<'a> {
             args,
             ui,
             out: stdout(),
-            escape: std::io::stdout().is_terminal() || args.long,
+            escape: std::io::stdout().is_terminal() || args.is_long(),
             headings: operands > 1,
             printed: false,
             json: Vec::new(),
@@ -183,9 +163,9 @@ impl<'a> Printer<'a> {
             return Ok(());
         }
         self.printed = true;
-        if self.args.long {
+        if self.args.is_long() {
             match fs.info(entry.place) {
-                Ok(info) => write_long(&mut self.out, &info)?,
+                Ok(info) => self.write_long(&info)?,
                 Err(e) => {
                     self.ui.fail_at(&shown(&entry.name), &e);
                     write!(self.out, "?????????? ? ? ? ? ? ")?;
@@ -197,7 +177,7 @@ impl<'a> Printer<'a> {
         } else {
             self.out.write_all(&entry.name)?;
         }
-        if self.args.long && entry.file_type == FileType::SYMLINK {
+        if self.args.is_long() && entry.file_type == FileType::SYMLINK {
             match lookup::symlink_target(fs, entry.place) {
                 Ok(target) => write!(self.out, " -> {}", shown(&target))?,
                 Err(e) => self.ui.fail_at(&shown(&entry.name), &e),
@@ -229,6 +209,19 @@ impl<'a> Printer<'a> {
         Value::Object(object)
     }
 
+    fn write_long(&mut self, info: &Info) -> Result<()> {
+        let i = &info.item;
+        let size = match info.device_number() {
+            Some((major, minor)) => format!("{major}, {minor}"),
+            None if self.args.human_readable => human_size(info.size()),
+            None => i.size.to_string(),
+        };
+        let (mode, mtime) = (mode_string(info.mode()), info.mtime());
+        let time = if self.args.full_time { iso_time(mtime) } else { list_time(mtime) };
+        write!(self.out, "{mode} {:>3} {:>5} {:>5} {size:>10} {time} ", i.nlink, i.uid, i.gid)?;
+        Ok(())
+    }
+
     fn finish(mut self) -> Result<()> {
         if self.args.json {
             return print_json(json!({ "entries": self.json }));
@@ -236,15 +229,4 @@ impl<'a> Printer<'a> {
         self.out.flush()?;
         Ok(())
     }
-}
-
-fn write_long(out: &mut impl Write, info: &Info) -> Result<()> {
-    let i = &info.item;
-    let size = match info.device_number() {
-        Some((major, minor)) => format!("{major}, {minor}"),
-        None => i.size.to_string(),
-    };
-    let mode = mode_string(info.mode());
-    write!(out, "{mode} {:>3} {:>5} {:>5} {size:>10} {} ", i.nlink, i.uid, i.gid, list_time(info.mtime()))?;
-    Ok(())
 }

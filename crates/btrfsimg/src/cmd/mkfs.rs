@@ -10,7 +10,9 @@ use btrfsimg_fs::mkfs::{Features, ImageOptions, Made, Options, Size, Slack, make
 use btrfsimg_fs::write::encode::CompressionPolicy;
 use btrfsimg_ondisk::{CsumType, Uuid, uuid_from_random};
 
-use crate::cmd::report::{Progress, json_workspaces, report_failures, shown_size, shown_workspaces};
+use crate::cmd::report::{
+    Progress, json_workspaces, report_failures, shown_counts, shown_size, shown_workspaces,
+};
 use crate::cmd::workers;
 use crate::exit::usage;
 use crate::output::{Ui, print_json, stdout};
@@ -136,6 +138,12 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     if options.reproducible && args.uuid.is_none() && args.seed.is_none() {
         ui.note("the UUID is random: give -U or --seed for equal images");
     }
+    if let Some(spec) = args.compress.or(args.compress_force).filter(|_| args.rootdir.is_none()) {
+        let lasting = format!("'btrfsimg prop set {} compression {spec}'", args.image.display());
+        ui.note(&format!(
+            "nothing is compressed: --compress is for what -r copies in; for what comes later use {lasting}"
+        ));
+    }
     let image =
         ImageOptions { force: args.force, has_content: args.rootdir.is_some(), no_sync: args.no_sync };
     let stop = edit::stop_flag()?;
@@ -160,7 +168,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
             clamp: epoch,
             exclude: itself.to_vec(),
             existing: Default::default(),
-            list: false,
+            list: ui.verbosity() > 0 && !args.json,
             cancel: Some(&stop),
             progress: Some(&|report| progress.tell(report)),
         };
@@ -220,8 +228,8 @@ fn say(args: &Args, ui: &Ui, made: &Made<Report>) -> Result<()> {
     let mut out = stdout();
     writeln!(out, "{}: {}, UUID {}", args.image.display(), shown_size(made.size), made.fsid)?;
     if args.rootdir.is_some() {
-        let (files, dirs, others) = (r.files, r.directories, r.others);
-        writeln!(out, "  {files} files, {dirs} directories, {others} others")?;
+        r.copied.iter().try_for_each(|path| writeln!(out, "'{}' copied", path.display()))?;
+        writeln!(out, "  {}", shown_counts(r.files, r.directories, r.others))?;
         let (read, stored) = (shown_size(r.bytes_read), shown_size(r.bytes_stored));
         writeln!(out, "  {read} of file data, {stored} stored")?;
     }

@@ -13,6 +13,7 @@ use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
 use crate::mode::ModeChange;
+use crate::output::type_name;
 
 /// Make a device, a fifo or a socket in an image
 ///
@@ -90,10 +91,11 @@ impl Edit for Args {
             let mut attributes = Attributes::new(kind | 0o666, cx.tx.now());
             (attributes.rdev, attributes.umask) = (rdev, 0o022);
             let place = create(cx.tx, dir, name, attributes, Vec::new())?;
-            match &self.mode {
-                Some(mode) => Ok(chmod(cx.tx, place, mode.apply(0o666, false))?),
-                None => Ok(()),
+            if let Some(mode) = &self.mode {
+                chmod(cx.tx, place, mode.apply(0o666, false))?;
             }
+            cx.say(|| format!("created {} '{address}'", type_name(kind, 0)));
+            Ok(())
         })
     }
 }

@@ -35,7 +35,8 @@ impl Progress {
 
     pub(crate) fn tell(&self, report: &Report) {
         if let Some(bar) = &self.bar {
-            bar.set_message(format!("{} files, {}", report.files, shown_size(report.bytes_read)));
+            let files = counted(report.files, "file", "files");
+            bar.set_message(format!("{files}, {}", shown_size(report.bytes_read)));
         }
     }
 }
@@ -58,6 +59,17 @@ pub(crate) fn shown_workspaces(stats: &PoolStats) -> String {
 pub(crate) fn json_workspaces(stats: &PoolStats) -> serde_json::Value {
     let PoolStats { allocated, reused, bytes, peak_bytes, .. } = stats;
     serde_json::json!({ "allocated": allocated, "reused": reused, "bytes": bytes, "peak_bytes": peak_bytes })
+}
+
+/// `1 file`, `2 files`.
+pub(crate) fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// What a copy of a tree came to: `2 files, 1 directory, 0 others`.
+pub(crate) fn shown_counts(files: u64, directories: u64, others: u64) -> String {
+    let directories = counted(directories, "directory", "directories");
+    format!("{}, {directories}, {}", counted(files, "file", "files"), counted(others, "other", "others"))
 }
 
 /// Bytes for people, in powers of 1024.

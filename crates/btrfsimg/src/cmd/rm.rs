@@ -9,6 +9,7 @@ use btrfsimg_fs::write::names::check_changeable;
 use btrfsimg_fs::write::remove::{RemoveOptions, delete_subvolumes, remove_tree_with, rmdir, unlink_checked};
 use btrfsimg_ondisk::FileType;
 
+use super::renamed::{Rename, Renamed};
 use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
@@ -28,7 +29,7 @@ Examples:
   btrfsimg rm -f out.img:/maybe/there")]
 pub(crate) struct Args {
     #[command(flatten)]
-    image: RmImageArgs,
+    image: Renamed<SubvolFlag>,
     #[command(flatten)]
     edit: EditArgs,
     /// Directories and all that is in them
@@ -48,27 +49,13 @@ pub(crate) struct Args {
     paths: Vec<OsString>,
 }
 
-/// Which image, where `--subvol` is another option.
+/// `--subvol` takes no value: where paths start is `--from-subvol`.
 #[derive(Debug)]
-struct RmImageArgs(ImageArgs);
+enum SubvolFlag {}
 
-impl clap::Args for RmImageArgs {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        ImageArgs::augment_args(command).mut_arg("subvol", |arg| arg.long("from-subvol"))
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
-    }
-}
-
-impl clap::FromArgMatches for RmImageArgs {
-    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
-        ImageArgs::from_arg_matches(matches).map(RmImageArgs)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
-        self.0.update_from_arg_matches(matches)
+impl Rename for SubvolFlag {
+    fn rename(command: clap::Command) -> clap::Command {
+        command.mut_arg("subvol", |arg| arg.long("from-subvol"))
     }
 }
 

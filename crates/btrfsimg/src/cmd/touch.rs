@@ -13,11 +13,11 @@ use btrfsimg_ondisk::Timespec;
 
 use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
-use crate::output::parse_time;
+use crate::output::{iso_time, parse_stamp, parse_time};
 
 /// Set the times of files in an image, and make those that are not there
 ///
-/// Now, or SOURCE_DATE_EPOCH, unless -d or -r says otherwise. A new file is empty and belongs to 0:0 with mode 0644.
+/// Now, or SOURCE_DATE_EPOCH, unless -d, -t or -r says otherwise. A new file is empty and belongs to 0:0 with mode 0644.
 #[derive(clap::Args, Debug)]
 #[command(
     disable_help_flag = true,
@@ -26,6 +26,7 @@ Examples:
   btrfsimg touch out.img:/etc/.updated
   btrfsimg touch -m -d '2026-01-31 12:00' out.img:/etc/fstab
   btrfsimg touch -d @1700000000.5 out.img:/a out.img:/b
+  btrfsimg touch -t 202601311200 out.img:/a
   btrfsimg touch -c -r out.img:/etc/passwd out.img:/etc/group"
 )]
 pub(crate) struct Args {
@@ -45,8 +46,11 @@ pub(crate) struct Args {
     /// The time: '@SECONDS', 'YYYY-MM-DD', or 'YYYY-MM-DD HH:MM[:SS[.FRACTION]]', in UTC or with +HHMM behind it
     #[arg(short = 'd', long, value_name = "DATE", value_parser = parse_date, allow_hyphen_values = true)]
     date: Option<Timespec>,
+    /// The time as [[CC]YY]MMDDhhmm[.ss], in UTC; without a year, this year's
+    #[arg(short = 't', value_name = "STAMP", conflicts_with = "date")]
+    stamp: Option<String>,
     /// The times of this file in the image
-    #[arg(short = 'r', long, value_name = "IMAGE:/PATH", conflicts_with = "date")]
+    #[arg(short = 'r', long, value_name = "IMAGE:/PATH", conflicts_with_all = ["date", "stamp"])]
     reference: Option<OsString>,
     /// Symlinks themselves, not what they lead to; makes no files
     #[arg(short = 'h', long = "no-dereference")]
@@ -71,6 +75,7 @@ impl Edit for Args {
     }
 
     fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
+        self.stamp(crate::clock::now()?)?;
         image.addresses(&self.paths)
     }
 
@@ -82,10 +87,20 @@ impl Edit for Args {
         cx.each(|cx, address| {
             let place = match crate::edit::resolve(cx.tx, cx.start, &address.path, !self.no_dereference) {
                 Err(Error::NotFound(_)) if self.no_create || self.no_dereference => return Ok(()),
-                Err(Error::NotFound(_)) => make(cx, address)?,
+                Err(Error::NotFound(_)) => {
+                    let place = make(cx, address)?;
+                    cx.say(|| format!("created '{address}'"));
+                    place
+                }
                 other => other?,
             };
-            Ok(set_times(cx.tx, place, atime, mtime)?)
+            set_times(cx.tx, place, atime, mtime)?;
+            for (name, time) in [("access", atime), ("modification", mtime)] {
+                if let Some(time) = time {
+                    cx.say(|| format!("{name} time of '{address}' set to {}", iso_time(time)));
+                }
+            }
+            Ok(())
         })
     }
 }
@@ -94,15 +109,19 @@ impl Args {
     /// Times of access and change to set.
     fn times(&self, cx: &EditCx<'_, '_>) -> Result<(Timespec, Timespec)> {
         let Some(reference) = &self.reference else {
-            let time = self.date.unwrap_or_else(|| cx.tx.now());
+            let now = cx.tx.now();
+            let time = self.date.or(self.stamp(now)?).unwrap_or(now);
             return Ok((time, time));
         };
-        let address = cx.image.address(reference)?;
-        if cx.addresses.iter().any(|a| a.image != address.image) {
-            return Err(crate::exit::usage(format!("{address}: the reference is in another image")));
-        }
-        let inode = lookup::inode(cx.tx, cx.resolve(&address, !self.no_dereference)?)?;
+        let inode = lookup::inode(cx.tx, cx.reference(reference, !self.no_dereference)?)?;
         Ok((inode.atime, inode.mtime))
+    }
+
+    /// The time of `-t`, which may have the year of `now`.
+    fn stamp(&self, now: Timespec) -> Result<Option<Timespec>> {
+        let Some(text) = &self.stamp else { return Ok(None) };
+        let why = || crate::exit::usage(format!("'{text}' is no time; write [[CC]YY]MMDDhhmm[.ss]"));
+        parse_stamp(text, now).map(Some).ok_or_else(why)
     }
 }
 

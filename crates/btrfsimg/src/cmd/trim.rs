@@ -49,7 +49,7 @@ pub(crate) struct Args {
     json: bool,
     /// The image
     #[arg(value_name = "IMAGE")]
-    object: OsString,
+    object: Option<OsString>,
 }
 
 /// When zeros are written.
@@ -62,7 +62,7 @@ enum Zero {
 }
 
 pub(crate) fn run(args: &Args, _ui: &Ui) -> Result<()> {
-    let path = args.image.address(&args.object)?.image;
+    let path = args.image.address_or_top(args.object.as_ref())?.image;
     let name = || path.display().to_string();
     let method = match (args.dry_run, args.zero) {
         (true, _) => Method::Count,

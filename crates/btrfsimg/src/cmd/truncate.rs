@@ -10,6 +10,7 @@ use btrfsimg_fs::write::names::check_changeable;
 
 use crate::address::{Address, ImageArgs};
 use crate::cmd::open_file::{Missing, open_file};
+use crate::cmd::report::counted;
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
 use crate::size::parse_size;
@@ -105,7 +106,7 @@ impl Edit for Args {
             let old = inode(cx.tx, place)?.size.get();
             let size = self.size.of(old).ok_or_else(|| Error::Invalid("file too large".to_owned()))?;
             contents::truncate(cx.tx, place, size)?;
-            cx.say(|| format!("{address}: {old} bytes, now {size}"));
+            cx.say(|| format!("{address}: {}, now {size}", counted(old, "byte", "bytes")));
             Ok(())
         })
     }

@@ -15,6 +15,8 @@ use btrfsimg_fs::write::names::check_changeable;
 
 use crate::address::{Address, ImageArgs};
 use crate::cmd::open_file::{Missing, open_file};
+use crate::cmd::renamed::{Rename, Renamed};
+use crate::cmd::report::counted;
 use crate::cmd::workers;
 use crate::edit::{Edit, EditArgs, EditCx};
 
@@ -30,7 +32,7 @@ Examples:
   printf x | btrfsimg write --offset 4095 out.img:/f -")]
 pub(crate) struct Args {
     #[command(flatten)]
-    image: FileImageArgs,
+    image: Renamed<FileOffset>,
     #[command(flatten)]
     edit: EditArgs,
     /// Where in the file the bytes go
@@ -50,27 +52,13 @@ pub(crate) struct Args {
     from: PathBuf,
 }
 
-/// [`ImageArgs`] of a command whose `--offset` is one in a file: that of the file system is `--image-offset`.
+/// `--offset` is one in the file: that of the file system is `--image-offset`.
 #[derive(Debug)]
-struct FileImageArgs(ImageArgs);
+enum FileOffset {}
 
-impl clap::FromArgMatches for FileImageArgs {
-    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
-        ImageArgs::from_arg_matches(matches).map(FileImageArgs)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
-        self.0.update_from_arg_matches(matches)
-    }
-}
-
-impl clap::Args for FileImageArgs {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        ImageArgs::augment_args(command).mut_arg("offset", |arg| arg.long("image-offset"))
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
+impl Rename for FileOffset {
+    fn rename(command: clap::Command) -> clap::Command {
+        command.mut_arg("offset", |arg| arg.long("image-offset"))
     }
 }
 
@@ -97,7 +85,7 @@ impl Edit for Args {
             let policy = CompressionPolicy { request: self.compress, ..CompressionPolicy::default() };
             let written = stream(cx, &mut from, place, at, policy)
                 .with_context(|| format!("from {}", self.from.display()))?;
-            cx.say(|| format!("{address}: {written} bytes written at {at}"));
+            cx.say(|| format!("{address}: {} written at {at}", counted(written, "byte", "bytes")));
             Ok(())
         })
     }

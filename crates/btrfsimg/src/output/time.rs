@@ -83,6 +83,32 @@ pub(crate) fn parse_time(text: &str) -> Option<Timespec> {
     Some(Timespec::new(day * DAY + second - offset, nanos))
 }
 
+/// A time as touch(1) takes it with `-t`: `[[CC]YY]MMDDhhmm[.ss]`, in UTC. Without a year it is in that of `now`;
+/// years of two digits are those from 1969 to 2068.
+pub(crate) fn parse_stamp(text: &str, now: Timespec) -> Option<Timespec> {
+    let (stamp, second) = text.split_once('.').unwrap_or((text, "00"));
+    if !stamp.is_ascii() {
+        return None;
+    }
+    let (year, rest) = stamp.split_at_checked(stamp.len().checked_sub(8)?)?;
+    let year = match year.len() {
+        0 => civil(now.sec.get().div_euclid(DAY)).0,
+        2 => match i64::from(digits(year, 2)?) {
+            short @ 69.. => 1900 + short,
+            short => 2000 + short,
+        },
+        _ => digits(year, 4)?.into(),
+    };
+    let part = |at: usize| digits(rest.get(at..at + 2)?, 2);
+    let (month, day, hour, minute) = (part(0)?, part(2)?, part(4)?, part(6)?);
+    let second = digits(second, 2)?;
+    if !(1..=12).contains(&month) || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let clock = i64::from(hour * 3600 + minute * 60 + second);
+    Some(Timespec::new(days(year, month, day)? * DAY + clock, 0))
+}
+
 /// Exactly that many decimal digits.
 fn digits(text: &str, count: usize) -> Option<u32> {
     let good = text.len() == count && text.bytes().all(|b| b.is_ascii_digit());
@@ -127,6 +153,38 @@ mod tests {
         }
         for sec in [i64::MIN, i64::MAX] {
             iso_time(Timespec::new(sec, u32::MAX));
+        }
+    }
+
+    #[test]
+    fn stamps_as_touch_reads_them() {
+        // From: TZ=UTC touch -t STAMP f && stat -c %Y f, in 2026
+        let now = Timespec::new(1_796_000_000, 0);
+        let cases = [
+            ("202601311234.56", 1_769_862_896),
+            ("2601311234", 1_769_862_840),
+            ("01311234", 1_769_862_840),
+            ("6901010000", -31_536_000),
+            ("6812312359.59", 3_124_223_999),
+            ("190112132045.51", -2_147_483_649),
+            ("200002290000", 951_782_400),
+        ];
+        for (text, sec) in cases {
+            let time = parse_stamp(text, now).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!((time.sec.get(), time.nsec.get()), (sec, 0), "{text}");
+        }
+        for text in [
+            "",
+            "1",
+            "0131123",
+            "202602300000",
+            "202613010000",
+            "01312400",
+            "0131123456",
+            "01311234.5",
+            "1312é34",
+        ] {
+            assert!(parse_stamp(text, now).is_none(), "{text}");
         }
     }
 

@@ -8,6 +8,7 @@ use btrfsimg_ondisk::FileType;
 
 use super::{Args, Words};
 use crate::address::Address;
+use crate::cmd::entries::join;
 use crate::cmd::open_file::dangling;
 use crate::edit::{EditCx, resolve};
 use crate::exit::usage;
@@ -25,6 +26,8 @@ pub(super) struct Target<'t> {
     pub(super) to: &'t Address,
     /// The directory that it is, if it is one.
     dir: Option<Place>,
+    /// What goes there goes as it, and not into it (`-T`).
+    is_name: bool,
 }
 
 impl<'t> Target<'t> {
@@ -42,11 +45,21 @@ impl<'t> Target<'t> {
         };
         let several = words.inside.len() + words.outside.len() > 1;
         // A directory may become DST, and then DST/ as well.
+        let must_be = several || args.destination.is_directory();
         let becomes = args.recursive() && words.outside.first().is_none_or(|source| source.is_dir());
-        if dir.is_none() && (several || (to.path.ends_with(b"/") && !becomes)) {
+        if dir.is_none() && (must_be || (to.path.ends_with(b"/") && !becomes)) {
             return Err(Error::NotDirectory(to.to_string()).into());
         }
-        Ok(Target { to, dir })
+        Ok(Target { to, dir, is_name: args.destination.is_name() })
+    }
+
+    /// Where a source goes that is called `name`, as messages have it.
+    pub(super) fn address_of(&self, name: Option<&[u8]>) -> Address {
+        let path = match (self.dir, name) {
+            (Some(_), Some(name)) if !self.is_name => join(&self.to.path, name),
+            _ => self.to.path.clone(),
+        };
+        Address { image: self.to.image.clone(), path }
     }
 
     pub(super) fn is_dir(&self) -> bool {
@@ -61,10 +74,14 @@ impl<'t> Target<'t> {
         is_dir: bool,
         is_file: bool,
     ) -> Result<Goal> {
+        let name = name.filter(|_| !self.is_name);
         let (dir, name) = match (self.dir, name) {
             (Some(dir), None) if is_dir => return Ok(Goal::Contents(dir)),
             (_, name) if is_file => self.file(cx, name)?,
             (Some(dir), Some(name)) => (dir, name.to_vec()),
+            (Some(_), None) if self.is_name => {
+                return Err(Error::IsDirectory(format!("{}: cannot overwrite it", self.to)).into());
+            }
             (Some(_), None) => return Err(usage("a source without a name")),
             (None, _) => {
                 let (dir, name) = resolve_parent(cx.tx, cx.start, &self.to.path)?;
@@ -76,11 +93,7 @@ impl<'t> Target<'t> {
 
     /// The directory and name of the file that one called `name` becomes: through symlinks, as cp(1) writes.
     pub(super) fn file(&self, cx: &EditCx<'_, '_>, name: Option<&[u8]>) -> Result<(Place, Vec<u8>)> {
-        let path = match (self.dir, name) {
-            (Some(_), Some(name)) => [&self.to.path, b"/".as_slice(), name].concat(),
-            _ => self.to.path.clone(),
-        };
-        through_symlinks(cx.tx, cx.start, path)
+        through_symlinks(cx.tx, cx.start, self.address_of(name).path)
     }
 }
 

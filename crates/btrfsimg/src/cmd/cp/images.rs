@@ -26,7 +26,7 @@ pub(super) fn copy(
     let mut opened: Option<(&Path, Opened)> = None;
     for address in from {
         if is_same_file(&address.image, &target.to.image)? {
-            let place = cx.resolve(address, !args.recursive())?;
+            let place = cx.resolve(address, args.follows())?;
             copy_one(args, cx, Source::Here, place, address, target)?;
             continue;
         }
@@ -38,8 +38,7 @@ pub(super) fn copy(
             opened = Some((&address.image, cx.image.open(&address.image, cx.ui)?));
         }
         if let Some((_, image)) = &opened {
-            let place =
-                image.resolve(&address.path, !args.recursive()).map_err(|e| address.about(e.into()))?;
+            let place = image.resolve(&address.path, args.follows()).map_err(|e| address.about(e.into()))?;
             copy_one(args, cx, Source::Other(&image.fs), place, address, target)?;
         }
     }
@@ -76,7 +75,7 @@ fn copy_one(
     let options = copy::Options {
         preserve: args.preserve(),
         xattrs: args.archive,
-        links: args.archive,
+        links: args.keeps_links(),
         reflink: match args.reflink {
             When::Always => Reflink::Always,
             When::Auto => Reflink::Auto,

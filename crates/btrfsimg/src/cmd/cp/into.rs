@@ -132,7 +132,7 @@ fn options<'a>(
             owner: args.preserve(),
             times: args.preserve(),
             xattrs: args.archive,
-            links: args.archive,
+            links: args.keeps_links(),
         },
         compression: args.policy(),
         workers: workers(),
@@ -154,7 +154,7 @@ fn copy_one(
     options: &import::Options<'_>,
 ) -> Result<Report> {
     let shown = source.display().to_string();
-    let follow = !args.archive && !args.recursive();
+    let follow = args.follows();
     let meta = if follow { std::fs::metadata(source) } else { std::fs::symlink_metadata(source) };
     let meta =
         meta.map_err(|e| Error::Io { what: shown.clone(), source: e }).context(SourceError(shown.clone()))?;
@@ -173,7 +173,8 @@ fn copy_one(
         Goal::Entry(dir, name) => {
             import::check_target(cx.tx, dir, &target.to.to_string())?;
             let source = HostSource { path: source, follow, meta: &meta };
-            replace_existing(cx.tx, dir, &name, &source, target.to, options)
+            let to = target.address_of(source.path.file_name().map(|name| name.as_bytes()));
+            replace_existing(cx.tx, dir, &name, &source, &to, options)
         }
     }
 }
@@ -202,7 +203,7 @@ fn replace_existing(
 ) -> Result<Report> {
     if let Some(existing) = find_entry(tx, dir, name)? {
         let place = lookup::target(tx, dir, name, existing.location)?;
-        let shown = format!("{to} ({})", crate::output::shown(name));
+        let shown = to.to_string();
         match (existing.file_type == FileType::DIR, source.meta.is_dir()) {
             (true, true) => {
                 check_changeable(tx, place, &shown, false)?;

@@ -15,6 +15,7 @@ use btrfsimg_fs::export::{self, Destination, LeftOut, Options, Report};
 
 use super::Args;
 use crate::address::{Address, Opened};
+use crate::cmd::report::{counted, shown_counts};
 use crate::cmd::{cat, workers};
 use crate::exit::usage;
 use crate::output::{Ui, stdout};
@@ -24,7 +25,10 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
     if to == Path::new("-") {
         return to_stdout(args, ui, from);
     }
-    let to_is_dir = to.is_dir();
+    if args.destination.is_directory() && !to.is_dir() {
+        return Err(Error::NotDirectory(to.display().to_string()).into());
+    }
+    let to_is_dir = to.is_dir() && !args.destination.is_name();
     if from.len() > 1 && !to_is_dir {
         return Err(usage(format!("{}: not a directory, and there are several sources", to.display())));
     }
@@ -71,9 +75,10 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
         )?;
         if args.salvage {
             let export::Summary { directories, files, others, failed, damaged, .. } = copied;
+            let copied = shown_counts(files, directories, others);
+            let failures = counted(failed, "failure", "failures");
             ui.note(&format!(
-                "{address}: {files} files, {directories} directories, {others} others copied; \
-                 {damaged} of them damaged or without a name; {failed} failures"
+                "{address}: {copied} copied; {damaged} of them damaged or without a name; {failures}"
             ));
         }
         Ok(())
@@ -90,7 +95,7 @@ fn options(args: &Args, list: bool, image: &Path) -> Options {
         owner: args.preserve(),
         times: args.preserve(),
         xattrs: args.archive,
-        hard_links: args.archive,
+        hard_links: args.keeps_links(),
         devices: args.devices || root_keeps_all,
         setuid: args.setuid || root_keeps_all,
         salvage: args.salvage,
@@ -127,8 +132,7 @@ struct Target {
 
 impl Target {
     fn new(image: &Opened, address: &Address, to: &Path, to_is_dir: bool, args: &Args) -> Result<Target> {
-        // As cp(1): a recursive copy takes symlinks as such.
-        let place = image.resolve(&address.path, !args.recursive())?;
+        let place = image.resolve(&address.path, args.follows())?;
         let is_dir = image.fs.info(place)?.is_dir();
         if is_dir && !args.recursive() {
             return Err(Error::Invalid(format!("{address}: is a directory; copy it with -r")).into());
@@ -143,6 +147,12 @@ impl Target {
             return Ok(target(to, name));
         }
         let to_text = to.as_os_str().as_bytes();
+        // With -T: what is in a directory goes into one that is there.
+        match (to.is_dir(), is_dir) {
+            (true, true) => return Ok(target(to, None)),
+            (true, false) => bail!("{}: is a directory: cannot overwrite it with a file", to.display()),
+            (false, _) => {}
+        }
         if to.exists() && is_dir {
             bail!("{}: not a directory, so a directory cannot go there", to.display());
         }

@@ -15,6 +15,7 @@ use super::{ObjectArgs, Property};
 use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
+use crate::output::shown;
 
 /// Set a property of an object
 ///
@@ -56,7 +57,9 @@ impl Edit for Args {
         let change = self.change()?;
         cx.each(|cx, address| {
             let place = cx.resolve(address, true)?;
-            apply(cx.tx, place, &change, &address.to_string(), self.force)
+            apply(cx.tx, place, &change, &address.to_string(), self.force)?;
+            cx.say(|| format!("set {}={} of '{address}'", self.name, shown(self.value.as_bytes())));
+            Ok(())
         })
     }
 }

@@ -28,11 +28,11 @@ pub(super) struct GetArgs {
     json: bool,
     /// The image
     #[arg(value_name = "IMAGE")]
-    object: OsString,
+    object: Option<OsString>,
 }
 
 pub(super) fn get(args: &GetArgs, ui: &Ui) -> Result<()> {
-    let address = args.image.address(&args.object)?;
+    let address = args.image.address_or_top(args.object.as_ref())?;
     let opened = args.image.open(&address.image, ui)?;
     let id = lookup::default_subvolume(&opened.fs)?;
     let path = subvolume_path(&opened.fs, id)?;
@@ -104,7 +104,9 @@ impl Edit for SetArgs {
                 Some(id) => id,
                 None => subvolume_at(cx.tx, cx.resolve(address, true)?, address)?,
             };
-            Ok(set_default(cx.tx, tree)?)
+            set_default(cx.tx, tree)?;
+            cx.say(|| format!("Set subvolume {tree} as the default of '{}'", address.image.display()));
+            Ok(())
         })
     }
 }

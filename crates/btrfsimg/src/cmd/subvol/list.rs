@@ -59,7 +59,7 @@ pub(super) struct Args {
     json: bool,
     /// The image, or a path in it
     #[arg(value_name = "IMAGE")]
-    object: OsString,
+    object: Option<OsString>,
 }
 
 /// A subvolume with its path.
@@ -70,7 +70,7 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
-    let address = args.image.address(&args.object)?;
+    let address = args.image.address_or_top(args.object.as_ref())?;
     let opened = args.image.open(&address.image, ui)?;
     let inside = opened.resolve(&address.path, true).map_err(|e| address.about(e.into()))?.tree;
     let mut rows = Vec::new();

@@ -26,11 +26,11 @@ pub(super) struct Args {
     json: bool,
     /// The subvolume, as IMAGE:/path
     #[arg(value_name = "IMAGE:/PATH")]
-    object: OsString,
+    object: Option<OsString>,
 }
 
 pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
-    let address = args.image.address(&args.object)?;
+    let address = args.image.address_or_top(args.object.as_ref())?;
     let opened = args.image.open(&address.image, ui)?;
     let fs = &opened.fs;
     let place = opened.resolve(&address.path, true).map_err(|e| address.about(e.into()))?;

@@ -22,7 +22,7 @@ pub(super) struct Args {
     edit: EditArgs,
     /// The image
     #[arg(value_name = "IMAGE")]
-    object: OsString,
+    object: Option<OsString>,
 }
 
 impl Edit for Args {
@@ -31,7 +31,7 @@ impl Edit for Args {
     }
 
     fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
-        Ok(vec![image.address(&self.object)?])
+        Ok(vec![image.address_or_top(self.object.as_ref())?])
     }
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {

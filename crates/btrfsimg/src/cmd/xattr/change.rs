@@ -12,6 +12,7 @@ use super::value;
 use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
+use crate::output::shown;
 
 /// Set an extended attribute
 ///
@@ -67,7 +68,9 @@ impl Edit for SetArgs {
         let value = self.value()?;
         cx.each(|cx, address| {
             let place = cx.resolve(address, !self.no_dereference)?;
-            Ok(setxattr(cx.tx, place, self.name.as_bytes(), &value)?)
+            setxattr(cx.tx, place, self.name.as_bytes(), &value)?;
+            cx.say(|| format!("set {}={} of '{address}'", shown(self.name.as_bytes()), value::shown(&value)));
+            Ok(())
         })
     }
 }
@@ -121,7 +124,11 @@ impl Edit for RmArgs {
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
         cx.each(|cx, address| {
             let place = cx.resolve(address, !self.no_dereference)?;
-            self.names.iter().try_for_each(|name| Ok(removexattr(cx.tx, place, name.as_bytes())?))
+            self.names.iter().try_for_each(|name| {
+                removexattr(cx.tx, place, name.as_bytes())?;
+                cx.say(|| format!("removed {} of '{address}'", shown(name.as_bytes())));
+                Ok(())
+            })
         })
     }
 }
