@@ -66,7 +66,7 @@ fn verbose_names_each_thing_that_changed() {
         assert_eq!((ran.code, ran.text(), ran.stderr.as_str()), (0, said, ""), "{args}");
     }
     let ran = in_lab(&lab, &["mkfs", "-v", "t.img", "-r", "src"]).expect(0);
-    assert!(ran.text().starts_with("'src' copied\n'src/d' copied\n"), "{}", ran.text());
+    assert!(ran.text().contains("\n'src' copied\n'src/d' copied\n"), "{}", ran.text());
     assert!(ran.text().contains("\n  2 files, 2 directories, 1 other\n"), "{}", ran.text());
 }
 
@@ -86,7 +86,7 @@ fn an_image_by_its_option_is_enough() {
         "lsattr",
         "inspect super",
         "inspect compression",
-        "verify",
+        "inspect tree",
     ] {
         let words: Vec<&str> = args.split(' ').chain(["-i", "s.img"]).collect();
         let ran = in_lab(&lab, &words);
@@ -102,8 +102,8 @@ fn messages_name_the_object_and_the_way_out() {
     for (args, code, said) in [
         ("mkdir s.img:/no/such/dir", 1, "btrfsimg: s.img:/no: no such file or directory\n"),
         ("mkdir s.img:/d/no/dir", 1, "btrfsimg: s.img:/d/no: no such file or directory\n"),
-        ("touch s.img:/f/x", 1, "btrfsimg: s.img:/f: not a directory\n"),
-        ("touch s.img:/l/x/y", 1, "btrfsimg: s.img:/l: not a directory\n"),
+        ("mkdir s.img:/f/x", 1, "btrfsimg: s.img:/f: not a directory\n"),
+        ("mkdir s.img:/l/x/y", 1, "btrfsimg: s.img:/l: not a directory\n"),
         ("cp src/f s.img:/no/f", 1, "btrfsimg: s.img:/no: no such file or directory\n"),
         ("mv s.img:/f s.img:/no/f", 1, "btrfsimg: s.img:/no: no such file or directory\n"),
         ("ln s.img:/f s.img:/no/f", 1, "btrfsimg: s.img:/no: no such file or directory\n"),
@@ -237,7 +237,9 @@ fn what_is_shown_is_what_a_mounted_file_system_shows() {
             let df = ours(&["df"]);
             assert_eq!(lines(df.text()).difference(&lines(&kernel)).count(), 5, "{}\n{kernel}", df.text());
             let usage = theirs("btrfs filesystem usage -b . | tr -s '\\t ' ' '");
-            for line in ours(&["df", "-b"]).text().lines().take(5) {
+            // A mounted one with mixed block groups takes its reserve off what is free.
+            let compared = if mkfs.contains(&"-M") { 4 } else { 5 };
+            for line in ours(&["df", "-b"]).text().lines().take(compared) {
                 let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
                 assert!(usage.lines().any(|l| l.trim().starts_with(&line)), "{line} is not in {usage}");
             }

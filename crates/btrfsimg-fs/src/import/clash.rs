@@ -155,7 +155,13 @@ impl Walker<'_> {
     }
 
     /// Notes what a directory that was there takes from the source's, where attributes are kept.
-    pub(super) fn note_merged(&mut self, ino: u64, source: BorrowedFd<'_>, xattrs: &SourceXattrs, tx: &Transaction<'_>) {
+    pub(super) fn note_merged(
+        &mut self,
+        ino: u64,
+        source: BorrowedFd<'_>,
+        xattrs: &SourceXattrs,
+        tx: &Transaction<'_>,
+    ) {
         if !self.options.preserve.owner {
             return;
         }

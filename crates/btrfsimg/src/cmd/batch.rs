@@ -25,7 +25,7 @@ use crate::output::{Ui, shown};
 #[command(after_help = "\
 Examples:
   btrfsimg batch out.img edits.txt
-  printf '%s\\n' 'mkdir -p /etc/app' 'cp app.conf :/etc/app/' 'chmod 600 /etc/app/app.conf' | btrfsimg batch out.img
+  printf '%s\\n' 'mkdir -p /etc/app' 'cp app.conf :/etc/app/' | btrfsimg batch out.img
 In FILE, cp writes a path in the image as ':/path':
   # users and their files
   mkdir -p /home/ann

@@ -19,7 +19,7 @@ use crate::edit::{Edit, EditArgs, EditCx};
 #[command(after_help = "\
 Examples:
   btrfsimg rmdir out.img:/mnt
-  btrfsimg rmdir -p out.img:/var/lib/app/cache
+  btrfsimg rmdir -p out.img:/old/empty/tree
   btrfsimg rmdir --ignore-fail-on-non-empty out.img:/opt out.img:/srv")]
 pub(crate) struct Args {
     #[command(flatten)]

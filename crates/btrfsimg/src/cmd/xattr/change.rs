@@ -25,7 +25,7 @@ use crate::output::shown;
     after_help = "\
 Examples:
   btrfsimg xattr set out.img:/data user.origin 'build 7'
-  btrfsimg xattr set out.img:/bin/ping security.capability 0x0100000200200000000000000000000000000000
+  btrfsimg xattr set out.img:/bin/ping security.capability 0sAQAAAgAgAAAAAAAAAAAAAAAAAAA=
   btrfsimg xattr set --value-file policy.bin out.img:/data trusted.policy"
 )]
 pub(super) struct SetArgs {
