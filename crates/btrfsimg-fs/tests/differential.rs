@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
 use btrfsimg_testkit::Oracle;
-use btrfsimg_testkit::differential::{draw, draw_in_turn, run};
+use btrfsimg_testkit::differential::{Actor, Case, Maker, Op, OpPath, Phase, draw, draw_in_turn, run};
 
 /// Operations of the library in one sequence.
 const OPERATIONS: usize = 200;
@@ -30,6 +30,40 @@ fn the_kernel_and_the_library_do_the_same() {
 #[test]
 fn the_kernel_and_the_library_do_the_same_with_more_seeds() {
     seeds(5..10);
+}
+
+/// What stands for a subvolume in a snapshot has no inode on disk, and still each is one of its own (seed 104).
+#[test]
+fn renames_of_stand_ins() {
+    let path = |path: &str| OpPath(path.as_bytes().to_vec());
+    let rename = |from, to| Op::Rename { from: path(from), to: path(to) };
+    let ops = vec![
+        Op::CreateSubvolume { path: path("s") },
+        Op::CreateSubvolume { path: path("s/one") },
+        Op::CreateSubvolume { path: path("s/two") },
+        Op::Mkdir { path: path("s/dir"), mode: 0o755 },
+        Op::Create { path: path("s/file"), mode: 0o644 },
+        Op::Snapshot { from: path("s"), to: path("snap"), readonly: false },
+        rename("snap/one", "snap/one"),
+        rename("snap/one", "snap/two"),
+        rename("snap/one", "snap/three"),
+        rename("snap/file", "snap/one"),
+        rename("snap/one", "snap/dir/one"),
+        rename("snap/one/x", "snap/y"),
+        rename("snap/file", "snap/one/y"),
+        rename("snap/dir", "snap/two/dir"),
+        rename("s/one", "snap/one"),
+        rename("s/file", "s/dir"),
+        rename("s/dir", "snap/dir"),
+        rename("snap/dir", "snap/one"),
+        rename("s/file", "s"),
+        rename("s", "s/dir/s"),
+    ];
+    let phases = vec![Phase { by: Actor::Kernel, ops: Vec::new() }, Phase { by: Actor::Library, ops }];
+    let case = Case { seed: 0, maker: Maker::Ours(16_384), compress: "none", force: false, phases };
+    if has_judges() {
+        run(&case, TRIES).unwrap_or_else(|error| panic!("{error:#}"));
+    }
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(crate) fn tool(program: &str) -> Command {
 /// What a program said and whether it was content.
 pub(crate) struct Said {
     pub(crate) success: bool,
+    /// The exit status; `None` when a signal ended it.
+    pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
@@ -34,6 +36,7 @@ impl From<Output> for Said {
     fn from(output: Output) -> Self {
         Said {
             success: output.status.success(),
+            code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }

@@ -13,6 +13,7 @@ mod generate;
 mod kernel;
 mod library;
 mod op;
+mod unloaded;
 
 use std::fmt;
 use std::path::Path;
@@ -83,7 +84,7 @@ pub struct Case {
 #[expect(missing_docs, reason = "the names of errno(3) say it")]
 pub enum Outcome {
     Done,
-    /// By a program whose errors have no number: as good as any refusal.
+    /// By a program, in words of its own: as good as any refusal.
     Refused,
     NotFound,
     Exists,
@@ -100,6 +101,13 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    fn of(result: std::io::Result<()>) -> Outcome {
+        match result {
+            Ok(()) => Outcome::Done,
+            Err(error) => Outcome::of_errno(error.raw_os_error().unwrap_or(0)),
+        }
+    }
+
     fn of_errno(errno: i32) -> Outcome {
         use rustix::io::Errno;
         let is = |all: &[Errno]| all.iter().any(|e| e.raw_os_error() == errno);
@@ -128,16 +136,26 @@ impl Outcome {
         }
     }
 
-    /// Whether both mean the same to a user. (EPERM is also what kernels say where the kind of inode is wrong: a link
-    /// of a directory.)
+    /// By the kernel's words in what a program says.
+    fn of_words(said: &str) -> Outcome {
+        const WORDS: &[(&str, Outcome)] = &[
+            ("No such file or directory", Outcome::NotFound),
+            ("exists", Outcome::Exists),
+            ("Not a directory", Outcome::NotDirectory),
+            ("Directory not empty", Outcome::NotEmpty),
+            ("Read-only file system", Outcome::Forbidden),
+            ("Operation not permitted", Outcome::Forbidden),
+            ("Permission denied", Outcome::Forbidden),
+            ("Invalid argument", Outcome::Invalid),
+            ("No space left on device", Outcome::NoSpace),
+        ];
+        let found = WORDS.iter().find(|(words, _)| said.contains(words));
+        found.map_or(Outcome::Refused, |(_, outcome)| *outcome)
+    }
+
+    /// Whether both mean the same to a user.
     fn agrees(self, with: Outcome) -> bool {
-        let failed = |outcome| outcome != Outcome::Done;
-        match (self, with) {
-            (Outcome::Refused, other) | (other, Outcome::Refused) => failed(other),
-            // Where the place may not be changed and something else is wrong too, either may be found first.
-            (Outcome::Forbidden, other) | (other, Outcome::Forbidden) => failed(other),
-            (a, b) => a == b,
-        }
+        self == with || (self == Outcome::Refused && with != Outcome::Done)
     }
 }
 
@@ -225,7 +243,7 @@ impl Case {
             Actor::Library => library::apply(trial, &phase.ops, &self.policy()?, self.seed)?,
         };
         for (op, (expect, (found, said))) in phase.ops.iter().zip(expect.iter().zip(&found)) {
-            ensure!(agree(op, expect.0, *found), "{op:?}: kernel {:?}, library {found:?} ({said})", expect.0);
+            ensure!(expect.0.agrees(*found), "{op:?}: kernel {:?}, library {found:?} ({said})", expect.0);
         }
         compare::images(reference, trial)?;
         let faults = kernel::check(trial)?;
@@ -234,7 +252,9 @@ impl Case {
     }
 
     fn by_kernel(&self, image: &Path, ops: &[Op]) -> Result<Vec<(Outcome, String)>> {
+        let unloaded = unloaded::directories(image)?;
         let mount = Mount::open(image, &self.mount_options())?;
+        unloaded::load(mount.path(), &unloaded)?;
         let outcomes: Result<Vec<_>> =
             ops.iter().map(|op| Ok((kernel::apply(mount.path(), op)?, String::new()))).collect();
         // It waits for the kernel's cleaner, up to 30 s; else what is left of deleted subvolumes stays for the next.
@@ -319,13 +339,6 @@ impl fmt::Display for Case {
         }
         Ok(())
     }
-}
-
-/// Whether both did the same. A rename may be wrong in several ways at once (onto what is above it, in another subvolume,
-/// of what stands for one), and each finds its own first.
-fn agree(op: &Op, kernel: Outcome, library: Outcome) -> bool {
-    let several = matches!(op, Op::Rename { .. });
-    kernel.agrees(library) || (several && kernel != Outcome::Done && library != Outcome::Done)
 }
 
 /// Who found a fault.

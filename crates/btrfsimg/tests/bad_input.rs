@@ -204,6 +204,28 @@ const FAULTY: &[Faulty] = &[
     faulty("a device longer than the file", DEVICE_TOTAL_BYTES, |_| 2 * SIZE, 0, 4, "truncated"),
 ];
 
+/// Each changes something of what [`Bench::fresh`] makes.
+const EDITS: &[&str] = &[
+    "mkdir i.img:/x",
+    "cp src/file i.img:/x",
+    "cp i.img:/file i.img:/x",
+    "rm i.img:/file",
+    "rm -r i.img:/dir",
+    "mv i.img:/file i.img:/x",
+    "ln i.img:/file i.img:/x",
+    "ln -s y i.img:/x",
+    "touch i.img:/file",
+    "truncate -s 1 i.img:/file",
+    "write i.img:/file src/file",
+    "chmod 600 i.img:/file",
+    "chown 1 i.img:/file",
+    "mknod i.img:/x p",
+    "xattr set i.img:/file user.a b",
+    "prop set i.img:/dir compression zstd",
+    "subvol create i.img:/x",
+    "subvol snapshot i.img:/ i.img:/x",
+];
+
 #[test]
 fn images_that_may_not_be_written() {
     let bench = Bench::new();
@@ -212,13 +234,7 @@ fn images_that_may_not_be_written() {
         bench.patch_superblock(*field, change);
         let before = sha256(&bench.image());
         assert_eq!(bench.run("ls i.img:/").code, *reads, "reading an image with {what}");
-        for line in [
-            "mkdir i.img:/x",
-            "cp src/file i.img:/x",
-            "rm i.img:/file",
-            "prop set i.img:/dir compression zstd",
-            "prop set i.img label x",
-        ] {
+        for line in EDITS.iter().chain(&["prop set i.img label x", "subvol set-default i.img:/"]) {
             let ran = bench.run(line);
             let said = ran.stderr.contains("i.img") && ran.stderr.contains(says);
             assert!(
@@ -264,9 +280,12 @@ fn a_damaged_tree_is_not_edited() {
     });
     assert!(damaged > 0);
     let before = sha256(&bench.image());
-    let ran = bench.run("mkdir i.img:/x").expect(4);
-    assert!(ran.stderr.contains("i.img") && ran.stderr.contains("corrupt leaf: root=5"), "{}", ran.stderr);
-    assert_eq!(sha256(&bench.image()), before);
+    for line in EDITS {
+        let ran = bench.run(line);
+        let said = ran.stderr.contains("i.img") && ran.stderr.contains("corrupt leaf: root=5");
+        assert!(ran.code == 4 && said, "{line}: exit {} {}", ran.code, ran.stderr);
+        assert_eq!(sha256(&bench.image()), before, "{line}");
+    }
 }
 
 /// The name of a subvolume goes, and what it holds cannot: the change is made, and said; the rest is named.

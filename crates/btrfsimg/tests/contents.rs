@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
 mod common;
+#[path = "common/writing.rs"]
+mod writing;
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -146,11 +148,15 @@ fn copies_within_an_image_share_their_extents() {
     let before = used(&lab);
     run(&["cp", "-q", "-a", "--reflink=always", &lab.at("/s"), &lab.at("/odd"), &lab.at("/copy")]).expect(1);
     run(&["mkdir", &lab.at("/copy")]).expect(0);
-    run(&["cp", "-q", "-a", "--reflink=always", &lab.at("/s"), &lab.at("/odd"), &lab.at("/copy")]).expect(0);
+    let refused =
+        run(&["cp", "-q", "-a", "--reflink=always", &lab.at("/s"), &lab.at("/odd"), &lab.at("/copy")]);
+    let refused = refused.expect(1).stderr;
+    assert!(refused.contains("/s/nocow: ") && refused.matches("nodatasum").count() == 1, "{refused}");
+    run(&["cp", "-a", &lab.at("/s/."), &lab.at("/copy/s")]).expect(0);
     assert!(used(&lab) - before < 1 << 20, "{} bytes more", used(&lab) - before);
     run(&["cp", "-q", "-a", "--reflink=never", &lab.at("/s/."), &lab.at("/stored")]).expect(0);
     assert!(used(&lab) - before > 3_000_000, "{} bytes more", used(&lab) - before);
-    // Without -a the copy of a nodatacow file has checksums: it cannot share, and is stored.
+    // The copy of a nodatacow file has checksums: it cannot share, and is stored.
     run(&["cp", &lab.at("/s/nocow"), &lab.at("/plain")]).expect(0);
     let ran = run(&["cp", "--reflink=always", &lab.at("/s/nocow"), &lab.at("/other")]).expect(1);
     assert!(ran.stderr.contains("nodatasum"), "{}", ran.stderr);
@@ -162,12 +168,43 @@ fn copies_within_an_image_share_their_extents() {
         diff(&top.join("odd"), &top.join("copy/odd"), &options).unwrap().assert_equal();
         diff(&top.join("s"), &top.join("copy/s"), &options).unwrap().assert_equal();
         diff(&top.join("s"), &top.join("stored"), &options).unwrap().assert_equal();
-        let property =
-            "btrfs property get copy/s/inner compression; lsattr copy/s/nocow | cut -d' ' -f1 | grep -c C";
-        assert_eq!(sh(top, property), "compression=zstd\n1\n");
+        assert_eq!(sh(top, "btrfs property get copy/s/inner compression"), "compression=zstd\n");
         assert_eq!(fs::read(top.join("plain")).unwrap(), b"data\n");
         assert!(!top.join("other").exists());
     });
+}
+
+/// A file is read again from where it stood, to say how large the image would have to be; a pipe cannot be.
+#[test]
+fn what_standard_input_needs_is_said_where_it_is_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let lab = Lab { image: dir.path().join("i.img"), dir };
+    let (image, input) = (lab.image.to_str().unwrap(), lab.host("input"));
+    File::create(&input).unwrap().set_len(40 << 20).unwrap();
+    run(&["mkfs", "-q", "-b", "32M", image]).expect(0);
+    let (to, at) = (lab.at("/f"), ["write", "--offset", "5000"]);
+    let mut sizes = Vec::new();
+    for args in [&["cp", "-", &to][..], &[&at[..], &[&to]].concat()] {
+        let ran = run_with_input(args, &input).expect(5);
+        let size = writing::size_that_will_do(&ran);
+        sizes.push(size);
+        let other = lab.host("other.img");
+        run(&["mkfs", "-q", "-f", "-b", &size.to_string(), other.to_str().unwrap()]).expect(0);
+        let args: Vec<String> = args.iter().map(|w| w.replace("i.img", "other.img")).collect();
+        run_with_input(&args, &input).expect(0);
+        assert_eq!(btrfs_progs::check(&other).unwrap(), [""; 0]);
+    }
+    let dir = lab.dir.path();
+    let ours = env!("CARGO_BIN_EXE_btrfsimg");
+    let script =
+        format!("(dd bs=8M count=1 of=/dev/null status=none; {ours} cp - i.img:/f 2>&1) < input || echo $?");
+    let said = sh(dir, &script);
+    let size = said.split("a size of ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let less = sizes[0] - size.parse::<u64>().unwrap();
+    assert!(said.ends_with("5\n") && (4 << 20..16 << 20).contains(&less), "{said}");
+    let said = sh(dir, &format!("cat input | {ours} cp - i.img:/f 2>&1 || echo $?"));
+    assert!(said.ends_with("5\n") && said.contains("--grow") && !said.contains("a size of"), "{said}");
+    assert_eq!(run(&["ls", &lab.at("/")]).expect(0).text(), "");
 }
 
 #[test]

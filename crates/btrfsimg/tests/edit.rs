@@ -12,6 +12,9 @@ mod writing;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use btrfsimg_fs::device::{Access, FileDevice};
+use btrfsimg_fs::txn::{TreeDrop, Volume, VolumeOptions};
+use btrfsimg_ondisk::Timespec;
 use btrfsimg_testkit::btrfs_progs;
 use btrfsimg_testkit::treediff::DiffOptions;
 use btrfsimg_testkit::{JudgeOptions, Oracle};
@@ -211,6 +214,57 @@ fn one_copy_and_two() {
 fn free_space_without_a_tree() {
     edited(&["-R", "^free-space-tree"], "rw,space_cache=v1", "true");
     edited(&["-R", "^free-space-tree"], "rw,nospace_cache", "true");
+}
+
+#[test]
+fn nodes_of_32k_and_explicit_holes() {
+    edited(&["-n", "32k", "-O", "^no-holes"], "rw,compress=zlib", "true");
+}
+
+/// As mkfs of btrfs-progs before 3.13 left it; kernels make the tree when they mount.
+#[test]
+fn without_a_tree_of_uuids() {
+    let Some(lab) = Lab::kernel_made(&["-K"], "ro", |_| {}) else { return };
+    make_source(&lab.host("src"));
+    without_uuid_tree(&lab.image);
+    for line in [
+        "subvol create IMG:/s",
+        "cp -a SRC/tree IMG:/s/tree",
+        "subvol snapshot IMG:/s IMG:/snap",
+        "subvol snapshot -r IMG:/snap IMG:/s/frozen",
+        "rm -r IMG:/snap/tree/sub",
+        "subvol delete IMG:/s/frozen",
+        "mv IMG:/s IMG:/moved",
+    ] {
+        edit(&lab, line);
+    }
+    assert!(!btrfs_progs::dump_tree(&lab.image, &[]).unwrap().contains("UUID_TREE"));
+    let mount = Oracle::new().mount(&lab.image, "rw").unwrap().unwrap();
+    let tree = lab.host("src/tree").display().to_string();
+    assert_eq!(
+        sh(mount.path(), &format!("diff -r --no-dereference -x fifo moved/tree {tree}; ls snap/tree")),
+        "big\nfile\nholes\nlink\nx\n"
+    );
+    sh(
+        mount.path(),
+        "btrfs -q subvolume snapshot moved again; sync -f .; until btrfs inspect-internal dump-tree -t 9 $(findmnt -no SOURCE .) | grep -c SUBVOL >/dev/null; do sleep 0.1; done",
+    );
+    assert_eq!(mount.unmount().unwrap(), [""; 0]);
+    edit(&lab, "subvol delete IMG:/again");
+    Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
+}
+
+/// Takes the UUID tree out of an image.
+fn without_uuid_tree(image: &Path) {
+    const UUID_TREE: u64 = 9;
+    let device = std::sync::Arc::new(FileDevice::open(image, Access::Write, 0).unwrap());
+    let mut volume = Volume::open(device, VolumeOptions::default()).unwrap();
+    let mut tx = volume.begin(Timespec::new(1_700_000_000, 0)).unwrap();
+    tx.root_item_mut(UUID_TREE).unwrap().unwrap().refs = 0.into();
+    tx.store_root_item(UUID_TREE).unwrap();
+    assert!(TreeDrop::new(UUID_TREE).step(&mut tx, 100).unwrap());
+    tx.superblock_mut().uuid_tree_generation = 0.into();
+    tx.commit().unwrap();
 }
 
 /// btrfs-progs still make the old form of references to tree blocks by tuning an image down.

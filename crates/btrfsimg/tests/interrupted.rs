@@ -218,6 +218,9 @@ fn a_full_disk_under_a_sparse_image() {
     sh(disk.0.path(), "mount -o remount,size=12m .");
     run(&["mkdir", "-p", &bench.at("/dir")]).expect(0);
     assert_checks_clean(&bench.image, "a full disk");
+    sh(disk.0.path(), "mount -o remount,size=20m .");
+    Oracle::new().judge(&bench.image, None).unwrap().assert_ok();
+    sh(disk.0.path(), "mount -o remount,size=12m .");
     // A new image on it: named, and gone.
     let new = disk.0.path().join("new.img");
     let ran = run(&["mkfs", "-q", new.to_str().unwrap(), "-r", bench.tree.to_str().unwrap()]).expect(1);

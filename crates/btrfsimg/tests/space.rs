@@ -9,6 +9,11 @@ mod writing;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use btrfsimg_fs::device::{Access, FileDevice};
+use btrfsimg_fs::lookup::{self, Place};
+use btrfsimg_fs::txn::{Volume, VolumeOptions};
+use btrfsimg_fs::write::contents;
+use btrfsimg_ondisk::Timespec;
 use btrfsimg_testkit::rng::Rng;
 use btrfsimg_testkit::{JudgeOptions, Oracle, btrfs_progs};
 use common::{Lab, run, sh};
@@ -145,6 +150,51 @@ fn a_full_image_can_be_emptied() {
     Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
     run(&["cp", "-q", "-a", tree.to_str().unwrap(), &lab.at("/tree")]).expect(0);
     assert_checks_clean(&lab.image, "cp");
+}
+
+/// Where no file fits any more, those that are there can be made shorter, and get holes: whichever they are.
+#[test]
+fn a_full_image_can_be_shrunk() {
+    let lab = lab();
+    let tree = lab.host("tree");
+    files(&tree, 600, 9000);
+    let mut rng = Rng::new(8);
+    fs::write(tree.join("large"), rng.bytes(6 << 20)).unwrap();
+    lab.mkfs(&["-n", "4k", "-b", "48M"]);
+    run(&["cp", "-q", "-a", tree.to_str().unwrap(), &lab.at("/tree")]).expect(0);
+    let small = lab.host("small");
+    fs::write(&small, vec![b'x'; 1800]).unwrap();
+    let filled = fill_up(&lab, &small);
+    punch(&lab.image, "/tree/large", (0..40).map(|n| n * 131_072..n * 131_072 + 65_536));
+    assert_checks_clean(&lab.image, "holes");
+    for files in (1..=600).collect::<Vec<_>>().chunks(20).step_by(3) {
+        let paths = files.iter().map(|n| lab.at(&format!("/tree/f{n}")));
+        let words: Vec<String> =
+            ["truncate", "-s", "4097"].map(str::to_owned).into_iter().chain(paths).collect();
+        run(&words).expect(0);
+        assert_checks_clean(&lab.image, "truncate");
+    }
+    for size in ["3000001", "0"] {
+        run(&["truncate", "-s", size, &lab.at("/tree/large")]).expect(0);
+    }
+    run(&["truncate", "-s", "10", &lab.at(&format!("{}/f0", filled[0]))]).expect(0);
+    Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
+    lab.mounted(|top| {
+        assert_eq!(fs::read(top.join("tree/f7")).unwrap(), [0; 4097]);
+        assert_eq!(fs::read(top.join(&filled[0][1..]).join("f0")).unwrap(), [b'x'; 10]);
+    });
+}
+
+/// Makes holes in a file, each in a commit of its own.
+fn punch(image: &Path, path: &str, holes: impl Iterator<Item = std::ops::Range<u64>>) {
+    let device = FileDevice::open(image, Access::Write, 0).unwrap();
+    let mut volume = Volume::open(std::sync::Arc::new(device), VolumeOptions::default()).unwrap();
+    for hole in holes {
+        let mut tx = volume.begin(Timespec::new(1_700_000_000, 0)).unwrap();
+        let place = lookup::resolve(&tx, Place::TOP, path.as_bytes(), false).unwrap();
+        contents::punch_hole(&mut tx, place, hole).unwrap();
+        tx.commit().unwrap();
+    }
 }
 
 /// A snapshot is what one deletes to have room again.

@@ -286,3 +286,59 @@ fn drop_some(image: &Path, name: &str, limit: usize, steps: usize) {
         tx.commit().unwrap();
     }
 }
+
+/// The property ro: of a subvolume in a read-only one, of one that holds others, and of one that was received.
+#[test]
+fn readonly_is_what_it_is_for_the_kernel() {
+    let script = "
+        btrfs -q subvolume create outer; btrfs -q subvolume create outer/inner; mkdir in
+        btrfs -q subvolume create source; echo x > source/f; btrfs -q subvolume snapshot -r source sent
+        btrfs -q send sent 2>/dev/null | btrfs -q receive in";
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, script))) else { return };
+    let twin = copy(&lab, "twin.img");
+    // (path, value, -f), and whether a directory can be made there afterwards.
+    let steps: [(&str, &str, bool, bool); 8] = [
+        ("outer", "true", false, false),
+        ("outer/inner", "false", false, true),
+        ("outer/inner", "true", false, false),
+        ("outer/inner", "false", false, true),
+        ("in/sent", "false", false, false),
+        ("in/sent", "true", false, false),
+        ("in/sent", "false", true, true),
+        ("sent", "false", false, true),
+    ];
+    let theirs = mounted(&twin, "rw", |top| {
+        steps.map(|(path, value, force, _)| {
+            let force = if force { "-f" } else { "" };
+            let set = format!("btrfs property set {force} -ts {path} ro {value}");
+            let script = format!(
+                "{set} >/dev/null 2>&1; echo $?; mkdir {path}/d$RANDOM 2>/dev/null && echo made || echo not"
+            );
+            sh(top, &format!("set +e; {script}; true"))
+        })
+    });
+    for (n, ((path, value, force, makes), theirs)) in steps.into_iter().zip(theirs).enumerate() {
+        let object = lab.at(&format!("/{path}"));
+        let mut words = vec!["prop", "set", "-t", "s", &object, "ro", value];
+        words.extend(force.then_some("-f"));
+        let set = run(&words);
+        assert!(set.code == 0 || set.stderr.contains("received"), "{path} {value}: {}", set.stderr);
+        let made = run(&["mkdir", &lab.at(&format!("/{path}/d{n}"))]);
+        assert_eq!(made.code == 0, makes, "{path} {value}: {}", made.stderr);
+        let made = if made.code == 0 { "made" } else { "not" };
+        assert_eq!(theirs, format!("{}\n{made}\n", set.code), "{path} {value}");
+    }
+    // What is known of the sender is gone, the moment of that stands there instead.
+    let look = "for v in outer outer/inner in/sent sent; do btrfs subvolume show $v; done | grep -E '^\\s*(Received|Flags|Send|Receive)'
+        btrfs subvolume list -R . | awk '{print $2, $NF, $(NF-2)}'; btrfs subvolume show in/sent | grep -c 'Receive time:.*-$' || true";
+    let hide = |text: String| -> Vec<String> {
+        let hidden = |line: &str| match line.split_once("Receive t") {
+            Some((_, value)) => format!("Receive t{}", value.ends_with(['-', '0'])),
+            None => line.to_owned(),
+        };
+        text.lines().map(hidden).collect()
+    };
+    let theirs = hide(mounted(&twin, "ro", |top| sh(top, look)));
+    assert_eq!(hide(mounted(&lab.image, "ro", |top| sh(top, look))), theirs);
+    assert_sound(&lab.image);
+}

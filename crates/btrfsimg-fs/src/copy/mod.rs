@@ -1,6 +1,7 @@
 //! Files and trees from one place of an image to another, or from another image, as cp(1) copies them.
 
 mod file;
+mod relocate;
 mod source;
 mod tree;
 
@@ -12,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::existing::Existing;
 use crate::write::encode::CompressionPolicy;
 
+pub use relocate::relocate;
 pub use source::Source;
 pub use tree::{copy_contents, copy_entry};
 
@@ -32,7 +34,7 @@ pub enum Reflink {
 pub struct Options<'a> {
     /// Keep owner, all mode bits and times; else 0:0, no setuid and setgid, and now.
     pub preserve: bool,
-    /// Keep xattrs, the property and inode flags too.
+    /// Keep xattrs and the property too. Inode flags are those of a new inode, as with cp(1).
     pub xattrs: bool,
     /// Names of one inode become names of one inode; else each is a file of its own.
     pub links: bool,

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use btrfsimg_compress::WorkspacePool;
-use btrfsimg_ondisk::{FileType, InodeItem, Key, KeyType, inode_flags};
+use btrfsimg_ondisk::{FileType, InodeItem, Key, KeyType};
 
 use super::file::{Fault, copy_contents as copy_file};
 use super::source::Child;
@@ -18,20 +18,6 @@ use crate::write::names::{add_entry, add_inode_ref, add_links, check_changeable,
 use crate::write::posix_acl::{ACCESS_XATTR, DEFAULT_XATTR};
 use crate::write::rename::is_at_or_below;
 use crate::write::xattr::{remove_xattr, set_property_as_stored, set_xattr};
-
-/// Inode flags that are a user's choice: what chattr(1) sets.
-const KEPT_FLAGS: u64 = inode_flags::NODATASUM
-    | inode_flags::NODATACOW
-    | inode_flags::NOCOMPRESS
-    | inode_flags::COMPRESS
-    | inode_flags::SYNC
-    | inode_flags::IMMUTABLE
-    | inode_flags::APPEND
-    | inode_flags::NODUMP
-    | inode_flags::NOATIME
-    | inode_flags::DIRSYNC;
-/// Those that come with the property, or from the directory.
-const COMPRESSION_FLAGS: u64 = inode_flags::COMPRESS | inode_flags::NOCOMPRESS;
 
 /// Copies the inode `from`, a directory with all below it or anything else, into the directory `dir` as `name`, as
 /// cp(1) does: a file over a file gives that new contents, a directory over a directory is merged into it. Subvolumes
@@ -52,6 +38,20 @@ pub fn copy_entry(
     check_changeable(tx, dir, &String::from_utf8_lossy(shown), false)?;
     refuse_into_itself(tx, source, from, dir)?;
     Copier::new(source, options).run(tx, shown, |copier, tx| copier.entry(tx, from, shown, dir, name))
+}
+
+/// As [`copy_entry`] within the image, but a subvolume in the tree is an error.
+pub(super) fn copy_one_subvolume(
+    tx: &mut Transaction<'_>,
+    from: Place,
+    shown: &[u8],
+    dir: Place,
+    name: &[u8],
+    options: &Options<'_>,
+) -> Result<Report> {
+    refuse_into_itself(tx, Source::Here, from, dir)?;
+    let copier = Copier { only: Some(from.tree), ..Copier::new(Source::Here, options) };
+    copier.run(tx, shown, |copier, tx| copier.entry(tx, from, shown, dir, name))
 }
 
 /// Copies what is in the directory `from` into the directory `to`, which takes its attributes as well where those are
@@ -88,15 +88,24 @@ struct Dir {
     shown: Vec<u8>,
 }
 
+/// A directory that gets its attributes when all is in it, its xattrs too: what is made in it has not its property.
+struct Settle {
+    place: Place,
+    inode: InodeItem,
+    xattrs: Vec<Xattr>,
+    shown: Vec<u8>,
+}
+
 struct Copier<'c> {
     source: Source<'c>,
     options: &'c Options<'c>,
+    /// The subvolume that the tree must not leave.
+    only: Option<u64>,
     pool: WorkspacePool,
     todo: Vec<Dir>,
     /// Directories that were copied: in a sound image each has one name.
     visited: HashSet<Place>,
-    /// Directories and the attributes that they get in the end.
-    settle: Vec<(Place, InodeItem)>,
+    settle: Vec<Settle>,
     /// Copies of inodes with several names.
     links: HashMap<Place, Place>,
     report: Report,
@@ -107,6 +116,7 @@ impl<'c> Copier<'c> {
         Copier {
             source,
             options,
+            only: None,
             pool: WorkspacePool::new(options.workers),
             todo: Vec::new(),
             visited: HashSet::new(),
@@ -128,7 +138,9 @@ impl<'c> Copier<'c> {
             let done = self.directory(tx, &dir);
             self.note(done, &dir.shown)?;
         }
-        for (place, inode) in std::mem::take(&mut self.settle).into_iter().rev() {
+        for Settle { place, inode, xattrs, shown } in std::mem::take(&mut self.settle).into_iter().rev() {
+            let done = self.put_xattrs(tx, place, &xattrs, &shown);
+            self.note(done, &shown)?;
             self.settle_attributes(tx, place, &inode)?;
         }
         Ok(self.report)
@@ -158,6 +170,11 @@ impl<'c> Copier<'c> {
                 }
             };
             let shown = [dir.shown.as_slice(), b"/", &name].concat();
+            if self.only.is_some_and(|tree| place.tree != tree || place.is_empty_dir()) {
+                let shown = String::from_utf8_lossy(&shown);
+                let why = format!("{shown}: is a subvolume; move it by itself first");
+                return Err(Fault::Target(Error::Invalid(why)));
+            }
             let done = self.entry(tx, place, &shown, dir.to, &name);
             self.note(done, &shown).map_err(Fault::Target)?;
         }
@@ -279,8 +296,7 @@ impl<'c> Copier<'c> {
                 copied
             }
             FileType::DIR => {
-                self.put_xattrs(tx, place, &xattrs, shown)?;
-                self.descend((from, inode), shown, place);
+                self.descend((from, inode), shown, place, xattrs);
                 Ok(())
             }
             _ => {
@@ -315,8 +331,8 @@ impl<'c> Copier<'c> {
     }
 
     /// Notes that what is in a directory is to be copied, and its attributes set behind it.
-    fn descend(&mut self, (from, inode): (Place, &InodeItem), shown: &[u8], to: Place) {
-        self.settle.push((to, *inode));
+    fn descend(&mut self, (from, inode): (Place, &InodeItem), shown: &[u8], to: Place, xattrs: Vec<Xattr>) {
+        self.settle.push(Settle { place: to, inode: *inode, xattrs, shown: shown.to_vec() });
         self.todo.push(Dir { from, to, shown: shown.to_vec() });
     }
 
@@ -329,11 +345,11 @@ impl<'c> Copier<'c> {
         to: Place,
     ) -> Result<(), Fault> {
         changeable(tx, to, false)?;
-        if self.options.xattrs {
-            let xattrs = self.source.xattrs(tx, from).map_err(Fault::Source)?;
-            self.put_xattrs(tx, to, &xattrs, shown)?;
-        }
-        self.descend((from, inode), shown, to);
+        let xattrs = match self.options.xattrs {
+            true => self.source.xattrs(tx, from).map_err(Fault::Source)?,
+            false => Vec::new(),
+        };
+        self.descend((from, inode), shown, to, xattrs);
         Ok(())
     }
 
@@ -358,7 +374,7 @@ impl<'c> Copier<'c> {
         })
     }
 
-    /// What a new inode is like; owner and times as the options say.
+    /// What a new inode is like; owner and times as the options say. Flags are those of a new inode, as with cp(1).
     fn attributes(&self, tx: &Transaction<'_>, inode: &InodeItem) -> Attributes {
         let mut a = Attributes::new(inode.mode.get(), tx.now());
         a.rdev = inode.rdev.get();
@@ -366,9 +382,6 @@ impl<'c> Copier<'c> {
             (a.uid, a.gid) = (inode.uid.get(), inode.gid.get());
         } else {
             a.mode &= !0o6000;
-        }
-        if self.options.xattrs {
-            a.flags = inode.flags.get() & KEPT_FLAGS & !COMPRESSION_FLAGS;
         }
         a
     }

@@ -371,6 +371,7 @@ impl Importer<'_, '_> {
             size: node.stat.size,
             may_have_holes: node.stat.allocated < node.stat.size,
             want_xattrs: self.options.preserve.xattrs,
+            want_flags: self.options.preserve.flags,
             flags: node.stat.attributes.flags,
             property: node.property.clone(),
         }
@@ -381,6 +382,8 @@ impl Importer<'_, '_> {
             let mut xattrs = SourceXattrs::default();
             if self.options.preserve.xattrs {
                 xattrs = SourceXattrs::of(file.as_fd())?;
+            }
+            if self.options.preserve.flags {
                 node.stat.attributes.flags |= host::flags_of(file.as_fd(), false);
             }
             Ok((SourceFile::new(file), xattrs))

@@ -20,13 +20,16 @@ pub struct Preserve {
     pub xattrs: bool,
     /// Hard links; else each name is a file of its own.
     pub links: bool,
+    /// What chattr(1) sets.
+    pub flags: bool,
 }
 
 impl Preserve {
     /// All of them.
-    pub const ALL: Preserve = Preserve { owner: true, times: true, xattrs: true, links: true };
+    pub const ALL: Preserve = Preserve { owner: true, times: true, xattrs: true, links: true, flags: true };
     /// None of them.
-    pub const NONE: Preserve = Preserve { owner: false, times: false, xattrs: false, links: false };
+    pub const NONE: Preserve =
+        Preserve { owner: false, times: false, xattrs: false, links: false, flags: false };
 }
 
 /// Where holes come from.

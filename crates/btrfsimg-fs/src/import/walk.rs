@@ -241,6 +241,8 @@ impl<'o> Walker<'o> {
             let mut xattrs = SourceXattrs::default();
             if self.options.preserve.xattrs {
                 xattrs = SourceXattrs::of(fd.as_fd())?;
+            }
+            if self.options.preserve.flags {
                 node.stat.attributes.flags |= host::flags_of(fd.as_fd(), true);
             }
             Ok((host::names(fd.as_fd())?, xattrs, fd))

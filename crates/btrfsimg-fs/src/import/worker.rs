@@ -25,6 +25,7 @@ pub(super) struct SmallFile {
     pub(super) size: u64,
     pub(super) may_have_holes: bool,
     pub(super) want_xattrs: bool,
+    pub(super) want_flags: bool,
     pub(super) flags: u64,
     pub(super) property: Option<btrfsimg_compress::Property>,
 }
@@ -99,6 +100,8 @@ impl Worker<'_, '_> {
         let (mut xattrs, mut flags) = (SourceXattrs::default(), job.flags);
         if job.want_xattrs {
             xattrs = SourceXattrs::of(file.as_fd())?;
+        }
+        if job.want_flags {
             flags |= host::flags_of(file.as_fd(), false);
         }
         let decision = super::decision(self.shared.policy, flags, job.property.as_ref(), &xattrs);

@@ -1,6 +1,6 @@
 //! Items on their way into a tree.
 
-use btrfsimg_ondisk::{ITEM_HEADER_LEN, Key};
+use btrfsimg_ondisk::{ITEM_HEADER_LEN, Key, KeyType};
 
 /// Items in key order, their data in one buffer.
 #[derive(Default, Clone)]
@@ -91,8 +91,26 @@ impl ItemBatch {
             .count()
     }
 
+    /// How many of the `run` items from `from` on, at most `fitting`, go into a leaf that ends behind them, so that the
+    /// next one begins where a leaf may: [`inode_start`].
+    pub(super) fn whole_inodes(&self, from: usize, run: usize, fitting: usize) -> usize {
+        if fitting == run { run } else { inode_start(fitting, |i| self.key(from + i)) }
+    }
+
     /// Leaf bytes of the `run` items from `from` on, headers included.
     pub(super) fn leaf_bytes(&self, from: usize, run: usize) -> usize {
         self.items[from..from + run].iter().map(|(_, r)| r.len() + ITEM_HEADER_LEN).sum()
     }
+}
+
+/// Where a leaf that would begin with item `at` should begin instead: with the INODE_ITEM, where item `at` is a name of
+/// that inode. Linux looks for an inode's properties no further than the leaf of its item, unless the next leaf begins
+/// with an xattr (docs/format-notes.md).
+pub(super) fn inode_start(at: usize, key: impl Fn(usize) -> Key) -> usize {
+    let is_name = |key: Key| matches!(key.key_type, KeyType::INODE_REF | KeyType::INODE_EXTREF);
+    let mut start = at;
+    while start > 0 && is_name(key(start)) && key(start - 1).objectid == key(start).objectid {
+        start -= 1;
+    }
+    start
 }

@@ -2,6 +2,7 @@
 
 use btrfsimg_ondisk::{ITEM_HEADER_LEN, Key, KeyPtr, Logical, leaf_data_size, max_item_size, objectid};
 
+use super::batch::inode_start;
 use super::cow::Step;
 use super::{ItemBatch, Transaction};
 use crate::block_store::child_expectation;
@@ -47,7 +48,10 @@ impl Transaction<'_> {
         }
         let run = batch.run_below(from, bound);
         let fitting = batch.fitting(from, run, leaf.leaf_free());
-        if fitting > 0 {
+        let at_end = slot == leaf.nritems() && slot > 0;
+        let whole = batch.whole_inodes(from, run, fitting);
+        if whole > 0 || (fitting > 0 && !at_end) {
+            let fitting = if whole > 0 { whole } else { fitting };
             self.put_items(leaf_step, batch, from..from + fitting);
             if slot == 0 {
                 self.fix_first_keys(&path);
@@ -57,12 +61,19 @@ impl Transaction<'_> {
         if batch.leaf_bytes(from, 1) > max_item_size(self.nodesize() as usize) + ITEM_HEADER_LEN {
             return Err(Error::Invalid(format!("item {key} is larger than a leaf")));
         }
-        if slot == leaf.nritems() && slot > 0 {
-            return self.append_leaf(tree, &path, batch, from..from + run);
+        if at_end {
+            let start = inode_start(slot, |i| if i < slot { leaf.key(i) } else { key });
+            if start == 0 || start == slot {
+                return self.append_leaf(tree, &path, batch, from..from + run);
+            }
+            self.split_leaf(tree, &path, start)?;
+            return Ok(0);
         }
         let bulk = slot > 0 && batch.leaf_bytes(from, run) > leaf_data_size(self.nodesize() as usize) / 2;
         let split_at = if bulk { slot } else { self.middle(leaf_step.at) };
-        self.split_leaf(tree, &path, split_at)?;
+        let leaf = self.dirty_block(leaf_step.at);
+        let start = inode_start(split_at, |i| leaf.key(i));
+        self.split_leaf(tree, &path, if start > 0 { start } else { split_at })?;
         Ok(0)
     }
 
@@ -81,7 +92,9 @@ impl Transaction<'_> {
         let key = batch.key(items.start);
         let at = self.new_block(tree, 0, key)?;
         let free = self.dirty_block(at).leaf_free();
-        let count = batch.fitting(items.start, items.len(), free);
+        let fitting = batch.fitting(items.start, items.len(), free);
+        let whole = batch.whole_inodes(items.start, items.len(), fitting);
+        let count = if whole > 0 { whole } else { fitting };
         self.put_items(Step { at, slot: 0 }, batch, items.start..items.start + count);
         self.insert_child(tree, path, path.len() - 1, KeyPtr { key, block: at, generation: self.transid })?;
         Ok(count)

@@ -1,4 +1,4 @@
-//! Metadata space that only removing may use, so that a full image can always be emptied.
+//! Metadata space that only removing and shrinking may use, so that a full image can always be emptied.
 //!
 //! Removing needs space too: what it changes is copied first, and what it frees is free after the commit only. The
 //! kernel's global reserve is for the same.
@@ -51,10 +51,11 @@ impl Transaction<'_> {
         result
     }
 
-    /// Whether the reserve is whole when a chunk of `length` bytes takes unallocated space for data.
+    /// Whether the reserve is whole when a chunk of `length` bytes takes unallocated space for data, which are never
+    /// what it is kept for.
     pub(super) fn chunk_leaves_reserve(&mut self, kind: SpaceKind, length: u64) -> Result<bool> {
         let ChunkPolicy::Existing { total_bytes, grow: false } = self.volume.policy else { return Ok(true) };
-        if self.reserve.open || kind != SpaceKind::Data {
+        if kind != SpaceKind::Data {
             return Ok(true);
         }
         let wanted = self.reserve.bytes(&self.volume.store)?;

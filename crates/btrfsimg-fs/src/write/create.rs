@@ -49,18 +49,6 @@ pub fn symlink(
     create_with(tx, dir, name, attributes, Vec::new(), &inherited, Some(target))
 }
 
-/// A new inode that inherits nothing: a symlink with a `target`, else as [`create`].
-pub(super) fn create_as_given(
-    tx: &mut Transaction<'_>,
-    dir: Place,
-    name: &[u8],
-    attributes: Attributes,
-    xattrs: Vec<Xattr>,
-    target: Option<&[u8]>,
-) -> Result<Place> {
-    create_with(tx, dir, name, attributes, xattrs, &Inherited::default(), target)
-}
-
 fn create_with(
     tx: &mut Transaction<'_>,
     dir: Place,

@@ -11,7 +11,6 @@ pub mod inode;
 pub mod link;
 pub mod names;
 pub mod posix_acl;
-pub mod relocate;
 pub mod remove;
 pub mod rename;
 pub mod setxattr;

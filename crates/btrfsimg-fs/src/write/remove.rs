@@ -45,24 +45,21 @@ pub fn rmdir(tx: &mut Transaction<'_>, dir: Place, name: &[u8], shown: &str) -> 
             "{shown}: is a subvolume; delete it with 'btrfsimg subvol delete'"
         )));
     }
-    if !is_empty_dir(tx, place)? {
+    if has_entries(tx, place)? {
         return Err(Error::NotEmpty(shown.to_owned()));
     }
     unlink_checked(tx, dir, name, place, shown)
 }
 
-/// Whether a directory has no entries.
-///
-/// # Errors
-/// `Corrupt`, `Io`.
-pub fn is_empty_dir(tx: &Transaction<'_>, dir: Place) -> Result<bool> {
-    let mut empty = true;
+/// Whether there is anything in a directory.
+pub(super) fn has_entries(tx: &Transaction<'_>, dir: Place) -> Result<bool> {
+    let mut any = false;
     entries(tx, dir, |entry| {
         entry?;
-        empty = false;
+        any = true;
         Ok(false)
     })?;
-    Ok(empty)
+    Ok(any)
 }
 
 /// How a tree is removed.

@@ -7,7 +7,7 @@ use super::names::{
     add_entry_at, add_inode_ref, check_bucket, check_changeable, check_immutable, entry_len, in_item,
     remove_entry, remove_inode_ref, unlink, update_inode,
 };
-use super::remove::is_empty_dir;
+use super::remove::has_entries;
 use super::subvol::{links, remove_stand_in};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Entry, Place, check_name, find_entry, next_dir_index};
@@ -36,21 +36,27 @@ pub fn rename(
         let why = "a directory cannot be moved into itself";
         return Err(Error::Invalid(format!("{}: invalid argument: {why}", shown(name))));
     }
-    if target.as_ref().is_some_and(|target| target.place == source.place && !source.place.is_empty_dir()) {
+    if let Some(target) = target.as_ref().filter(|target| target.is_dir())
+        && is_at_or_below(tx, from_dir, target.place)?
+    {
+        return Err(Error::NotEmpty(shown(new_name)));
+    }
+    if target.as_ref().is_some_and(|target| target.is_same(&source)) {
         return Ok(());
     }
-    check(tx, &source, to_dir, new_name, target.as_ref())?;
-    if !source.entry.is_subvolume() && source.dir.tree != to_dir.tree {
+    check_names(tx, &source, to_dir, new_name, target.as_ref())?;
+    let is_subvolume = source.entry.is_subvolume() && !source.place.is_empty_dir();
+    if !is_subvolume && source.dir.tree != to_dir.tree {
         let why = "it is in another subvolume than the directory";
         return Err(Error::Invalid(format!("{}: invalid cross-device link: {why}", shown(name))));
     }
+    check_inodes(tx, &source, to_dir, new_name, target.as_ref())?;
     let index = next_dir_index(tx, to_dir)?;
     match &target {
         Some(old) if old.place.is_empty_dir() => remove_stand_in(tx, to_dir, new_name)?,
         Some(old) => unlink(tx, to_dir, new_name, old.place)?,
         None => {}
     }
-    let is_subvolume = source.entry.is_subvolume();
     let old_index = match is_subvolume {
         true => links::remove(tx, source.place.tree, from_dir.tree)?,
         false => remove_inode_ref(tx, source.place, from_dir.ino, name)?,
@@ -66,22 +72,28 @@ pub fn rename(
 }
 
 /// An entry, its name and its inode.
-pub(super) struct Named<'n> {
+pub(crate) struct Named<'n> {
     dir: Place,
     name: &'n [u8],
     entry: Entry,
-    pub(super) place: Place,
+    pub(crate) place: Place,
 }
 
 impl<'n> Named<'n> {
-    pub(super) fn find(tx: &Transaction<'_>, dir: Place, name: &'n [u8]) -> Result<Option<Named<'n>>> {
+    pub(crate) fn find(tx: &Transaction<'_>, dir: Place, name: &'n [u8]) -> Result<Option<Named<'n>>> {
         let Some(entry) = find_entry(tx, dir, name)? else { return Ok(None) };
         let place = lookup::target(tx, dir, name, entry.location)?;
         Ok(Some(Named { dir, name, entry, place }))
     }
 
-    pub(super) fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.entry.file_type == FileType::DIR
+    }
+
+    /// Whether both are one inode. Each stand-in for a subvolume is one of its own.
+    fn is_same(&self, other: &Named<'_>) -> bool {
+        let one_name = (self.dir, self.name) == (other.dir, other.name);
+        one_name || (self.place == other.place && !self.place.is_empty_dir())
     }
 
     /// Whether the name may go.
@@ -96,7 +108,19 @@ fn shown(name: &[u8]) -> String {
 }
 
 /// What the kernel checks, in its order.
-pub(super) fn check(
+pub(crate) fn check(
+    tx: &Transaction<'_>,
+    source: &Named<'_>,
+    to_dir: Place,
+    new_name: &[u8],
+    target: Option<&Named<'_>>,
+) -> Result<()> {
+    check_names(tx, source, to_dir, new_name, target)?;
+    check_inodes(tx, source, to_dir, new_name, target)
+}
+
+/// The part that is the same for all file systems.
+fn check_names(
     tx: &Transaction<'_>,
     source: &Named<'_>,
     to_dir: Place,
@@ -118,6 +142,17 @@ pub(super) fn check(
     if source.is_dir() && source.dir != to_dir && !source.place.is_empty_dir() {
         check_changeable(tx, source.place, &shown(source.name), false)?;
     }
+    Ok(())
+}
+
+/// The part that is btrfs's own.
+fn check_inodes(
+    tx: &Transaction<'_>,
+    source: &Named<'_>,
+    to_dir: Place,
+    new_name: &[u8],
+    target: Option<&Named<'_>>,
+) -> Result<()> {
     if source.place.is_empty_dir() {
         return Err(Error::NotEmpty(format!(
             "{}: stands for a subvolume that is elsewhere",
@@ -128,7 +163,7 @@ pub(super) fn check(
         Some(target) if target.entry.is_subvolume() && !target.place.is_empty_dir() => {
             Err(Error::NotEmpty(format!("{}: is a subvolume", shown(new_name))))
         }
-        Some(target) if target.is_dir() && !is_empty_dir(tx, target.place)? => {
+        Some(target) if target.is_dir() && has_entries(tx, target.place)? => {
             Err(Error::NotEmpty(shown(new_name)))
         }
         Some(_) => Ok(()),

@@ -27,11 +27,15 @@ const VALUE_MAX: usize = 65536;
 /// refuses, and for what does not fit a leaf; as any change of a tree. The checks come first.
 pub fn setxattr(tx: &mut Transaction<'_>, place: Place, name: &[u8], value: &[u8]) -> Result<()> {
     let shown = shown(name);
-    let inode = check_attributes(tx, place, &shown)?;
-    check_name(name)?;
+    check_name_len(name)?;
     if value.len() > VALUE_MAX {
         return invalid(&shown, "argument list too long", &format!("a value has at most {VALUE_MAX} bytes"));
     }
+    if name == CAPABILITY_XATTR && !value.is_empty() && !is_capability(value) {
+        return invalid(&shown, "invalid argument", "not a capability set of version 2 or 3");
+    }
+    let inode = check_attributes(tx, place, &shown)?;
+    check_namespace(name)?;
     match name {
         ACCESS_XATTR | DEFAULT_XATTR => return set_acl(tx, place, &inode, name, value),
         COMPRESSION_XATTR => {
@@ -41,9 +45,6 @@ pub fn setxattr(tx: &mut Transaction<'_>, place: Place, name: &[u8], value: &[u8
                 Some(Err(fault)) => invalid(&shown, "invalid argument", &fault.to_string()),
                 None => invalid(&shown, "invalid argument", "not UTF-8"),
             };
-        }
-        CAPABILITY_XATTR if !value.is_empty() && !is_capability(value) => {
-            return invalid(&shown, "invalid argument", "not a capability set of version 2 or 3");
         }
         _ => check_kind(&inode, name, &shown)?,
     }
@@ -57,8 +58,9 @@ pub fn setxattr(tx: &mut Transaction<'_>, place: Place, name: &[u8], value: &[u8
 /// `NotFound` when it is not there; else as [`setxattr`].
 pub fn removexattr(tx: &mut Transaction<'_>, place: Place, name: &[u8]) -> Result<()> {
     let shown = shown(name);
+    check_name_len(name)?;
     let inode = check_attributes(tx, place, &shown)?;
-    check_name(name)?;
+    check_namespace(name)?;
     let found = lookup::xattr(tx, place, name)?.is_some();
     if !found {
         return Err(Error::Invalid(format!("{shown}: no data available: it has no such xattr")));
@@ -78,13 +80,17 @@ fn invalid<T>(shown: &str, kernel: &str, why: &str) -> Result<T> {
     Err(Error::Invalid(format!("{shown}: {kernel}: {why}")))
 }
 
-/// Whether the kernel knows the name on btrfs.
-fn check_name(name: &[u8]) -> Result<()> {
-    let shown = shown(name);
+fn check_name_len(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > NAME_LEN_MAX || name.contains(&0) {
         let why = format!("a name has 1 to {NAME_LEN_MAX} bytes, none of them NUL");
-        return invalid(&shown, "numerical result out of range", &why);
+        return invalid(&shown(name), "numerical result out of range", &why);
     }
+    Ok(())
+}
+
+/// Whether the kernel knows the name on btrfs.
+fn check_namespace(name: &[u8]) -> Result<()> {
+    let shown = shown(name);
     if name == ACCESS_XATTR || name == DEFAULT_XATTR || name == COMPRESSION_XATTR {
         return Ok(());
     }

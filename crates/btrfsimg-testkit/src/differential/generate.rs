@@ -135,7 +135,8 @@ impl Names {
         let (from, to) = (self.file(rng)?, self.file(rng)?);
         let at = if rng.index(2) == 0 { 0 } else { sectors(rng, 40) };
         let to_at = if rng.index(2) == 0 { 0 } else { sectors(rng, 60) };
-        Some(Op::Clone { from, at, len: sectors(rng, 80) + 4096, to, to_at })
+        let len = sectors(rng, 80) + 4096;
+        Some(Op::Clone { from, at, len, to, to_at, exact: len % 5 == 0 })
     }
 
     fn draw_subvolume(&self, rng: &mut Rng) -> Option<Op> {

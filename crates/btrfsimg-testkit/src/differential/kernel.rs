@@ -1,18 +1,18 @@
 //! Operations done by the kernel on a mount.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path as HostPath, PathBuf};
+use std::time::SystemTime;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags,
-    chownat, copy_file_range, fallocate, lremovexattr, lsetxattr, makedev, mknodat, utimensat,
+    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, SeekFrom, Timespec, Timestamps, Uid,
+    XattrFlags, chownat, fallocate, lremovexattr, lsetxattr, makedev, mknodat, seek, utimensat,
 };
-
 use rustix::io::Errno;
 
 use super::Outcome;
@@ -34,10 +34,15 @@ pub(super) fn apply(top: &HostPath, op: &Op) -> Result<Outcome> {
     if op.is_about_subvolumes() {
         return subvolume(&at, op);
     }
-    Ok(match system_call(top, &at, op) {
-        Ok(()) => Outcome::Done,
-        Err(error) => Outcome::of_errno(error.raw_os_error().unwrap_or(0)),
-    })
+    if let Op::Clone { from, at: source, len, to, to_at, exact } = op {
+        let (from, to) = (at(from), at(to));
+        let len = if *exact { Some(*len) } else { clonable_of(&from, *source, *len, &to, *to_at) };
+        return match len {
+            Some(len) => clone(&from, *source, len, &to, *to_at),
+            None => Ok(Outcome::of(File::options().read(true).write(true).open(&to).map(drop))),
+        };
+    }
+    Ok(Outcome::of(system_call(top, &at, op)))
 }
 
 fn subvolume(at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> Result<Outcome> {
@@ -45,7 +50,14 @@ fn subvolume(at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> Result<Outcome> {
         let words = words.iter().map(|word| OsStr::new(*word));
         command::ask("btrfs", words.chain(paths.iter().map(|path| path.as_os_str())))
     };
+    // They would follow it.
+    let is_symlink = |path| fs::symlink_metadata(at(path)).is_ok_and(|meta| meta.is_symlink());
     let said = match op {
+        Op::DeleteSubvolume { path } | Op::SetReadonly { path, .. } | Op::Snapshot { from: path, .. }
+            if is_symlink(path) =>
+        {
+            return Ok(Outcome::Invalid);
+        }
         Op::CreateSubvolume { path } => run(&["subvolume", "create"], &[at(path)])?,
         // A name that is there would be taken for the directory in which the snapshot goes.
         Op::Snapshot { to, .. } if fs::symlink_metadata(at(to)).is_ok() => return Ok(Outcome::Refused),
@@ -71,7 +83,7 @@ fn subvolume(at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> Result<Outcome> {
         }
         _ => unreachable!("only operations on subvolumes"),
     };
-    Ok(if said.success { Outcome::Done } else { Outcome::Refused })
+    Ok(if said.success { Outcome::Done } else { Outcome::of_words(&said.stderr) })
 }
 
 fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Result<()> {
@@ -87,9 +99,16 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
         Op::Truncate { path, size } => writable(path)?.set_len(*size),
         Op::Punch { path, at, len } => {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            Ok(fallocate(writable(path)?, flags, *at, *len)?)
+            let file = writable(path)?;
+            let only_holes = match seek(&file, SeekFrom::Data(*at)) {
+                Ok(data) => data >= at + len,
+                Err(Errno::NXIO) => true,
+                Err(error) => return Err(error.into()),
+            };
+            fallocate(&file, flags, *at, *len)?;
+            // Whether a hole in a hole changes the time depends on what the kernel has in memory.
+            if only_holes { file.set_modified(SystemTime::now()) } else { Ok(()) }
         }
-        Op::Clone { from, at: source, len, to, to_at } => clone(&at(from), *source, *len, &at(to), *to_at),
         Op::Rename { from, to } => fs::rename(at(from), at(to)),
         Op::Link { from, to } => fs::hard_link(at(from), at(to)),
         Op::Symlink { target, path } => symlink(OsStr::from_bytes(target), at(path)),
@@ -115,18 +134,26 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
             if is_fixed { Ok(()) } else { fs::remove_dir(at(path)) }
         }
         Op::SetXattr { path, name, len, seed } => {
+            refuse_stand_in(&at(path))?;
             Ok(lsetxattr(at(path), *name, &Rng::new(*seed).bytes(*len), XattrFlags::empty())?)
         }
-        Op::RemoveXattr { path, name } => Ok(lremovexattr(at(path), *name)?),
+        Op::RemoveXattr { path, name } => {
+            refuse_stand_in(&at(path))?;
+            Ok(lremovexattr(at(path), *name)?)
+        }
         Op::Property { path, value } => {
             // The kernel says that all is well and does nothing, where the library says so.
             let kind = fs::symlink_metadata(at(path))?.file_type();
             if !kind.is_file() && !kind.is_dir() {
                 return Err(Errno::INVAL.into());
             }
+            refuse_stand_in(&at(path))?;
             Ok(lsetxattr(at(path), "btrfs.compression", value.as_bytes(), XattrFlags::empty())?)
         }
-        Op::Chmod { path, mode } => fs::set_permissions(at(path), Permissions::from_mode(*mode)),
+        Op::Chmod { path, mode } => {
+            refuse_stand_in(&at(path))?;
+            fs::set_permissions(at(path), Permissions::from_mode(*mode))
+        }
         Op::Chown { path, uid, gid } => {
             refuse_stand_in(&at(path))?;
             let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
@@ -139,11 +166,12 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
             Ok(utimensat(CWD, at(path), &times, AtFlags::SYMLINK_NOFOLLOW)?)
         }
         Op::Commit => Ok(rustix::fs::syncfs(File::open(top)?)?),
-        Op::CreateSubvolume { .. }
+        Op::Clone { .. }
+        | Op::CreateSubvolume { .. }
         | Op::Snapshot { .. }
         | Op::DeleteSubvolume { .. }
         | Op::SetReadonly { .. } => {
-            unreachable!("done by btrfs-progs")
+            unreachable!("done by other programs")
         }
     }
 }
@@ -163,28 +191,30 @@ pub(super) fn clonable(at: u64, len: u64, size: u64, to_at: u64, to_size: u64) -
     (len > 0).then_some(len)
 }
 
-/// As copy_file_range(2) does it on btrfs: by sharing.
-fn clone(from: &HostPath, at: u64, len: u64, to: &HostPath, to_at: u64) -> io::Result<()> {
-    let source = File::options().read(true).custom_flags(NONBLOCK).open(from)?;
-    let target = File::options().read(true).write(true).custom_flags(NONBLOCK).open(to)?;
-    let (have, there) = (source.metadata()?, target.metadata()?);
-    if have.is_dir() || there.is_dir() {
-        return Err(Errno::ISDIR.into());
+/// The same of two paths; all of `len` where they are no files, so that the kernel says what is wrong.
+fn clonable_of(from: &HostPath, at: u64, len: u64, to: &HostPath, to_at: u64) -> Option<u64> {
+    let size = |path| fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| meta.len());
+    match (size(from), size(to)) {
+        (Some(have), Some(there)) => clonable(at, len, have, to_at, there),
+        _ => Some(len),
     }
-    if !have.is_file() || !there.is_file() {
-        return Err(Errno::INVAL.into());
+}
+
+/// FICLONERANGE(2), which no safe function of ours reaches. Exits with the errno.
+const CLONE: &str = "use Fcntl; my ($from, $at, $len, $to, $to_at) = @ARGV;
+    sysopen(my $source, $from, O_RDONLY | O_NONBLOCK) or exit $! + 0;
+    sysopen(my $target, $to, O_RDWR | O_NONBLOCK) or exit $! + 0;
+    ioctl($target, 0x4020940d, pack('qQQQ', fileno($source), $at, $len, $to_at)) or exit $! + 0;";
+
+fn clone(from: &HostPath, at: u64, len: u64, to: &HostPath, to_at: u64) -> Result<Outcome> {
+    let number = |n: u64| OsString::from(n.to_string());
+    let args = ["-e".into(), CLONE.into(), from.into(), number(at), number(len), to.into(), number(to_at)];
+    let said = command::ask("perl", args)?;
+    match said.code {
+        Some(0) => Ok(Outcome::Done),
+        Some(errno) if said.stderr.is_empty() => Ok(Outcome::of_errno(errno)),
+        _ => bail!("perl: {}", said.stderr.trim()),
     }
-    let Some(mut left) = clonable(at, len, have.len(), to_at, there.len()) else { return Ok(()) };
-    let (mut from_at, mut to_at) = (at, to_at);
-    while left > 0 {
-        let count = usize::try_from(left).unwrap_or(usize::MAX);
-        let copied = copy_file_range(&source, Some(&mut from_at), &target, Some(&mut to_at), count)? as u64;
-        if copied == 0 {
-            break;
-        }
-        left -= copied.min(left);
-    }
-    Ok(())
 }
 
 /// Waits until deleted subvolumes are gone from the disk.

@@ -1,5 +1,6 @@
 //! Operations done by the library on an image, with the checks that the command makes.
 
+use std::ops::Range;
 use std::path::Path as HostPath;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Result, bail};
 use btrfsimg_compress::{PropertyChange, WorkspacePool};
 use btrfsimg_fs::device::{Access, FileDevice};
-use btrfsimg_fs::lookup::{self, Entry, Place, find_entry, target};
+use btrfsimg_fs::lookup::{self, Entry, Place, SegmentKind, Segments, find_entry, target};
 use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
 use btrfsimg_fs::write::contents::{self, Codec};
 use btrfsimg_fs::write::encode::CompressionPolicy;
@@ -67,6 +68,8 @@ fn outcome(op: &Op, error: &Error) -> Result<Outcome> {
         Error::IsDirectory(_) => Outcome::IsDirectory,
         Error::NotEmpty(_) => Outcome::NotEmpty,
         Error::ReadOnly(_) => Outcome::Forbidden,
+        // What kernels say too where the kind of inode is wrong: a hard link to a directory.
+        Error::Invalid(why) if why.contains("operation not permitted") => Outcome::Forbidden,
         Error::Invalid(_) => Outcome::Invalid,
         Error::NoSpace { .. } => Outcome::NoSpace,
         other => bail!("{op:?}: {other}"),
@@ -131,6 +134,17 @@ fn writable(tx: &Transaction<'_>, path: &Path) -> FsResult<Place> {
     Ok(place)
 }
 
+/// Whether there are no data in the bytes `range` of a file.
+fn is_hole(tx: &Transaction<'_>, file: Place, range: Range<u64>) -> FsResult<bool> {
+    let mut segments = Segments::of(file, range);
+    while let Some(segment) = segments.next(tx)? {
+        if !matches!(segment.kind, SegmentKind::Hole) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn is_dir(inode: &InodeItem) -> bool {
     FileType::from_mode(inode.mode.get()) == Some(FileType::DIR)
 }
@@ -188,19 +202,29 @@ fn change(tx: &mut Transaction<'_>, op: &Op, codec: &mut Codec<'_>) -> FsResult<
         }
         Op::Punch { path, at, len } => {
             let place = writable(tx, path)?;
-            contents::punch_hole(tx, place, *at..at + len)
+            let only_holes = is_hole(tx, place, *at..at + len)?;
+            contents::punch_hole(tx, place, *at..at + len)?;
+            let now = tx.now();
+            if only_holes { attributes::set_times(tx, place, None, Some(now)) } else { Ok(()) }
         }
-        Op::Clone { from, at, len, to, to_at } => {
+        Op::Clone { from, at, len, to, to_at, exact } => {
             let source = lookup::resolve(tx, Place::TOP, &from.0, true)?;
-            let target = writable(tx, to)?;
             let inode = lookup::inode(tx, source)?;
-            match FileType::from_mode(inode.mode.get()) {
+            let kind = FileType::from_mode(inode.mode.get());
+            if matches!(kind, Some(FileType::CHRDEV | FileType::BLKDEV | FileType::SOCK)) {
+                // It cannot be opened.
+                return Err(Error::Invalid(shown(from)));
+            }
+            let target = writable(tx, to)?;
+            match kind {
                 Some(FileType::REG_FILE) => {}
                 Some(FileType::DIR) => return Err(Error::IsDirectory(shown(from))),
                 _ => return Err(Error::Invalid(shown(from))),
             }
             let to_size = lookup::inode(tx, target)?.size.get();
-            match clonable(*at, *len, inode.size.get(), *to_at, to_size) {
+            let len =
+                if *exact { Some(*len) } else { clonable(*at, *len, inode.size.get(), *to_at, to_size) };
+            match len {
                 None => Ok(()),
                 Some(len) => contents::clone_range(tx, source, *at..at + len, target, *to_at),
             }
@@ -293,6 +317,10 @@ fn subvolumes(tx: &mut Transaction<'_>, op: &Op) -> FsResult<()> {
         }
         Op::DeleteSubvolume { path } => {
             let old = named(tx, path)?;
+            // Before it asks the kernel, btrfs-progs look whether it is one.
+            if old.place != Place::root(old.place.tree) {
+                return Err(Error::Invalid(shown(path)));
+            }
             check_changeable(tx, old.dir, &shown(path), false)?;
             let deleted = subvol::delete(tx, old.dir, old.name)?;
             if deleted.finished { Ok(()) } else { Err(Error::Invalid("too large for one step".to_owned())) }

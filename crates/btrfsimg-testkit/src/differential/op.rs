@@ -63,13 +63,14 @@ pub enum Op {
         at: u64,
         len: u64,
     },
-    /// As FICLONERANGE, for as much of `len` as that takes.
+    /// FICLONERANGE; unless `exact`, for as much of `len` as that takes.
     Clone {
         from: Path,
         at: u64,
         len: u64,
         to: Path,
         to_at: u64,
+        exact: bool,
     },
     Rename {
         from: Path,

@@ -98,7 +98,7 @@ fn build() -> Arc<MemDevice> {
             let name = spec.to_string();
             let to = create(tx, Place::TOP, name.as_bytes(), attributes, Vec::new()).expect("a directory");
             let options = import::Options {
-                preserve: Preserve { owner: false, times: false, xattrs: false, links: true },
+                preserve: Preserve { links: true, ..Preserve::NONE },
                 compression: CompressionPolicy { request: Some(spec), ..CompressionPolicy::default() },
                 workers: 1,
                 sparse: Sparse::Always,

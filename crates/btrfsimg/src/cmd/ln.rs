@@ -86,8 +86,8 @@ impl Args {
     fn make(&self, cx: &mut EditCx<'_, '_>, word: &OsStr, goal: &Goal) -> Result<()> {
         if self.symbolic {
             let (dir, name, at) = goal.entry(base_name(word.as_bytes()))?;
-            check_changeable(cx.tx, dir, &at.to_string(), false)?;
             self.make_room(cx, dir, &name, &at, None)?;
+            check_changeable(cx.tx, dir, &at.to_string(), false)?;
             let attributes = Attributes::new(0o120_777, cx.tx.now());
             symlink(cx.tx, dir, &name, attributes, word.as_bytes()).map_err(|e| at.about(e.into()))?;
             if let Word::Image(target) = address::parse(word) {

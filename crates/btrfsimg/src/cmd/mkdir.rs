@@ -72,8 +72,8 @@ fn make_one(
     mode: Option<&ModeChange>,
 ) -> Result<()> {
     let (dir, name) = resolve_parent(tx, start, &address.path)?;
-    check_changeable(tx, dir, &address.to_string(), false)?;
     refuse_existing(tx, dir, name, &address.to_string())?;
+    check_changeable(tx, dir, &address.to_string(), false)?;
     make(tx, dir, name, mode)?;
     Ok(())
 }

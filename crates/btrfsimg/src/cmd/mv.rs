@@ -4,9 +4,9 @@ use std::ffi::{OsStr, OsString};
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
+use btrfsimg_fs::copy::relocate;
 use btrfsimg_fs::lookup::{Place, find_entry, resolve_parent, target};
 use btrfsimg_fs::write::names::{check_attributes, check_changeable};
-use btrfsimg_fs::write::relocate::relocate;
 use btrfsimg_fs::write::rename::rename;
 use btrfsimg_ondisk::FileType;
 
@@ -19,7 +19,8 @@ use crate::exit::usage;
 ///
 /// What has the new name already is replaced: a file by a file, an empty directory by a directory. A DST that is a
 /// directory takes what is moved into it. Between subvolumes, files keep their extents and get new inodes, as with the
-/// mv(1) of a mounted file system; a subvolume itself moves as it is.
+/// mv(1) of a mounted file system: with the property and flags that the new directory passes on, unless they have a
+/// property of their own. A subvolume itself moves as it is.
 #[derive(clap::Args, Debug)]
 #[command(
     override_usage = "btrfsimg mv [OPTIONS] <IMAGE:/SRC>... <IMAGE:/DST>",
@@ -114,7 +115,8 @@ impl Args {
             Some(entry) => Some(target(cx.tx, dir, &name, entry.location)?),
             None => None,
         };
-        if old == Some(source.place) {
+        let one_name = (dir, &name) == (source.dir, &source.name);
+        if one_name || (old == Some(source.place) && !source.place.is_empty_dir()) {
             return Err(Error::Invalid(format!("{}: and {at} are the same file", source.at)).into());
         }
         // Here, as the address is known: it is another's than the source's.

@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _, SeekFrom};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result};
 use btrfsimg_compress::{CompressionSpec, WorkspacePool};
@@ -91,7 +93,7 @@ impl Edit for Args {
     }
 }
 
-/// The file, or standard input for `-`, which cannot be read a second time to say how large the image would have to be.
+/// The file, or standard input for `-`.
 pub(super) fn input(cx: &EditCx<'_, '_>, from: &std::path::Path) -> Result<Box<dyn Read>> {
     if from.as_os_str() != "-" {
         let opened = File::open(from);
@@ -99,10 +101,23 @@ pub(super) fn input(cx: &EditCx<'_, '_>, from: &std::path::Path) -> Result<Box<d
             opened.map_err(|source| Error::Io { what: from.display().to_string(), source })?,
         ));
     }
-    if cx.tx.is_dry_run() {
-        return Err(Error::Invalid("standard input can be read once only".to_owned()).into());
+    Ok(Box::new(stdin(cx.tx.is_dry_run())?))
+}
+
+/// Standard input, or that once more from its start, to say how large the image would have to be. Only a file can be
+/// read twice.
+fn stdin(again: bool) -> Result<File> {
+    static START: OnceLock<Option<u64>> = OnceLock::new();
+    let mut file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let start = *START.get_or_init(|| {
+        let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
+        is_file.then(|| file.stream_position().ok()).flatten()
+    });
+    if again {
+        let start = start.ok_or_else(|| Error::Invalid("a pipe can be read once only".to_owned()))?;
+        file.seek(SeekFrom::Start(start))?;
     }
-    Ok(Box::new(io::stdin().lock()))
+    Ok(file)
 }
 
 /// Writes all of `from` at the byte `at` of a file, piece by piece. Says how many bytes there were.

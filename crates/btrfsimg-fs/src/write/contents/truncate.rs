@@ -5,7 +5,7 @@ use std::ops::Range;
 use btrfsimg_ondisk::FileExtentKind;
 
 use super::FILE_SIZE_MAX;
-use super::file::{OpenFile, usize_of};
+use super::file::{OpenFile, regular, usize_of};
 use crate::error::{Error, Result};
 use crate::lookup::{Place, file_extents};
 use crate::txn::Transaction;
@@ -19,14 +19,18 @@ pub fn truncate(tx: &mut Transaction<'_>, place: Place, size: u64) -> Result<()>
     if size > FILE_SIZE_MAX {
         return Err(Error::Invalid(format!("file too large: {size} bytes, at most {FILE_SIZE_MAX}")));
     }
-    let mut file = OpenFile::open(tx, place)?;
-    if size > file.size {
-        file.grow(size)?
-    } else {
-        file.shrink(size)?
-    }
-    file.size = size;
-    file.finish()
+    let resize = |tx: &mut Transaction<'_>| {
+        let mut file = OpenFile::open(tx, place)?;
+        if size > file.size {
+            file.grow(size)?
+        } else {
+            file.shrink(size)?
+        }
+        file.size = size;
+        file.finish()
+    };
+    let (old, ..) = regular(tx, place)?;
+    if size < old { tx.with_reserve(resize) } else { resize(tx) }
 }
 
 /// Makes a hole of the bytes `range` of the regular file at `place`, whose size stays; what is beyond it does not
@@ -35,6 +39,10 @@ pub fn truncate(tx: &mut Transaction<'_>, place: Place, size: u64) -> Result<()>
 /// # Errors
 /// As [`truncate`].
 pub fn punch_hole(tx: &mut Transaction<'_>, place: Place, range: Range<u64>) -> Result<()> {
+    tx.with_reserve(|tx| punch(tx, place, range))
+}
+
+fn punch(tx: &mut Transaction<'_>, place: Place, range: Range<u64>) -> Result<()> {
     let mut file = OpenFile::open(tx, place)?;
     let end = file.sector_end(file.size);
     // Up to the end of the file is up to the end of its last sector.

@@ -10,8 +10,9 @@ use crate::txn::Transaction;
 ///
 /// # Errors
 /// `ReadOnly` when making a received subvolume writable would break later receives, without `force`; with it, what
-/// says that it was received goes.
+/// says that it was received goes, and when that was stands there, as the kernel has it.
 pub fn set_readonly(tx: &mut Transaction<'_>, tree: u64, readonly: bool, force: bool) -> Result<()> {
+    let (transid, now) = (tx.transid(), tx.now());
     let Some(item) = tx.root_item_mut(tree)? else {
         return Err(Error::NotFound(format!("subvolume {tree}")));
     };
@@ -28,9 +29,8 @@ pub fn set_readonly(tx: &mut Transaction<'_>, tree: u64, readonly: bool, force: 
         }
         forgotten = Some(item.received_uuid);
         item.received_uuid = [0; 16];
-        item.stransid = 0.into();
-        item.rtransid = 0.into();
-        (item.stime, item.rtime) = (btrfsimg_ondisk::Timespec::zeroed(), btrfsimg_ondisk::Timespec::zeroed());
+        (item.stransid, item.stime) = (0.into(), btrfsimg_ondisk::Timespec::zeroed());
+        (item.rtransid, item.rtime) = (transid.into(), now);
     }
     item.flags = (flags & !root_flags::RDONLY).into();
     tx.store_root_item(tree)?;

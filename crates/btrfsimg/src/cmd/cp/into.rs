@@ -133,6 +133,8 @@ fn options<'a>(
             times: args.preserve(),
             xattrs: args.archive,
             links: args.keeps_links(),
+            // Those of a new file, as with cp(1).
+            flags: false,
         },
         compression: args.policy(),
         workers: workers(),

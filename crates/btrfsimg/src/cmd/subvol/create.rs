@@ -52,8 +52,8 @@ impl Edit for Args {
                 mkdir::make_all(cx.tx, cx.start, &above, None)?;
             }
             let (dir, name) = resolve_parent(cx.tx, cx.start, &address.path)?;
-            check_changeable(cx.tx, dir, &address.to_string(), false)?;
             refuse_existing(cx.tx, dir, name, &address.to_string())?;
+            check_changeable(cx.tx, dir, &address.to_string(), false)?;
             let attributes = Attributes::new(0o040_755, cx.tx.now());
             subvol::create(cx.tx, dir, name, attributes, Vec::new())?;
             cx.say(|| format!("Create subvolume '{address}'"));

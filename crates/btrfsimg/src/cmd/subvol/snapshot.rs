@@ -58,8 +58,8 @@ impl Edit for Args {
         };
         let tree = subvolume_at(cx.tx, cx.resolve(source, true)?, source)?;
         let (dir, name) = destination(cx, source, dest).map_err(|e| dest.about(e))?;
-        check_changeable(cx.tx, dir, &dest.to_string(), false)?;
         refuse_existing(cx.tx, dir, &name, &dest.to_string())?;
+        check_changeable(cx.tx, dir, &dest.to_string(), false)?;
         subvol::snapshot(cx.tx, tree, dir, &name, self.readonly).map_err(|e| dest.about(e.into()))?;
         let kind = if self.readonly { "readonly snapshot" } else { "snapshot" };
         cx.say(|| format!("Create a {kind} of '{source}' in '{dest}'"));
