@@ -178,7 +178,9 @@ fn a_full_image_can_be_shrunk() {
         run(&["truncate", "-s", size, &lab.at("/tree/large")]).expect(0);
     }
     run(&["truncate", "-s", "10", &lab.at(&format!("{}/f0", filled[0]))]).expect(0);
-    Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
+    // There is no room yet for what the kernel would write.
+    let judge = JudgeOptions { write_bytes: 0, ..JudgeOptions::default() };
+    Oracle::new().judge_with(&lab.image, &judge).unwrap().assert_ok();
     lab.mounted(|top| {
         assert_eq!(fs::read(top.join("tree/f7")).unwrap(), [0; 4097]);
         assert_eq!(fs::read(top.join(&filled[0][1..]).join("f0")).unwrap(), [b'x'; 10]);

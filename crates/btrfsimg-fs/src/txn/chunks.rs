@@ -18,7 +18,7 @@ use crate::tree::block_group_tree;
 
 const MIB: u64 = 1 << 20;
 /// The first bytes of a device are never part of a chunk.
-const DEVICE_START: u64 = MIB;
+pub(super) const DEVICE_START: u64 = MIB;
 
 /// How new chunks are sized and how far the device reaches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@
 use btrfsimg_ondisk::objectid;
 
 use super::Transaction;
-use super::chunks::ChunkPolicy;
+use super::chunks::{ChunkPolicy, DEVICE_START};
 use super::space::SpaceKind;
 use crate::block_store::BlockStore;
 use crate::error::Result;
@@ -39,6 +39,11 @@ impl Reserve {
     }
 }
 
+/// Bytes of a device that chunks can still take, beside the `taken` ones.
+fn allocatable(total_bytes: u64, taken: u64) -> u64 {
+    total_bytes.saturating_sub(DEVICE_START).saturating_sub(taken)
+}
+
 impl Transaction<'_> {
     /// Does what frees space in the end: it may use what is kept for that.
     ///
@@ -60,7 +65,7 @@ impl Transaction<'_> {
         }
         let wanted = self.reserve.bytes(&self.volume.store)?;
         let taken = self.device_bytes_used().saturating_add(length.saturating_mul(self.copies_of(kind)));
-        let unallocated = total_bytes.saturating_sub(taken) / self.copies_of(SpaceKind::Metadata);
+        let unallocated = allocatable(total_bytes, taken) / self.copies_of(SpaceKind::Metadata);
         let short = wanted.saturating_sub(unallocated);
         Ok(self.space.available(&self.volume.store, SpaceKind::Metadata, short)? >= short)
     }
@@ -75,7 +80,7 @@ impl Transaction<'_> {
         if self.space.available_now(kind) >= wanted {
             return Ok(true);
         }
-        let unallocated = total_bytes.saturating_sub(self.device_bytes_used()) / self.copies_of(kind);
+        let unallocated = allocatable(total_bytes, self.device_bytes_used()) / self.copies_of(kind);
         let available = self.space.available(&self.volume.store, kind, wanted.saturating_sub(unallocated))?;
         Ok(available.saturating_add(unallocated) >= wanted)
     }
