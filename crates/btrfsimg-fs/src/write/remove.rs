@@ -52,7 +52,10 @@ pub fn rmdir(tx: &mut Transaction<'_>, dir: Place, name: &[u8], shown: &str) -> 
 }
 
 /// Whether there is anything in a directory.
-pub(super) fn has_entries(tx: &Transaction<'_>, dir: Place) -> Result<bool> {
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn has_entries(tx: &Transaction<'_>, dir: Place) -> Result<bool> {
     let mut any = false;
     entries(tx, dir, |entry| {
         entry?;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use btrfsimg_fs::Error;
 use btrfsimg_fs::lookup::{find_entry, resolve_parent, target};
 use btrfsimg_fs::write::names::check_changeable;
-use btrfsimg_fs::write::remove::{is_empty_dir, rmdir};
+use btrfsimg_fs::write::remove::{has_entries, rmdir};
 use btrfsimg_fs::write::subvol;
 
 use crate::address::{Address, ImageArgs};
@@ -85,7 +85,7 @@ fn remove(cx: &mut EditCx<'_, '_>, address: &Address) -> Result<()> {
     }
     check_changeable(cx.tx, dir, &shown, true)?;
     check_changeable(cx.tx, place, &shown, true)?;
-    if !is_empty_dir(cx.tx, place)? {
+    if has_entries(cx.tx, place)? {
         return Err(Error::NotEmpty(shown).into());
     }
     subvol::delete(cx.tx, dir, name).map_err(|e| address.about(e.into()))?;
