@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
+use btrfsimg_testkit::crash::device_space::{
+    files_defragmented, group_given_away, image_grown, space_trimmed,
+};
 use btrfsimg_testkit::crash::trial::{Plan, cut_everywhere, fail_everywhere};
 use btrfsimg_testkit::crash::workload::{
     Workload, files_changed, full_image, snapshot_deleted, tree_copied_in, tree_removed,
@@ -42,6 +45,30 @@ fn power_cuts_while_a_snapshot_is_made_and_deleted() {
 #[test]
 fn power_cuts_while_an_image_is_full() {
     cut(&full_image().unwrap());
+}
+
+#[test]
+fn power_cuts_while_an_image_grows() {
+    cut(&image_grown().unwrap());
+}
+
+#[test]
+fn power_cuts_while_a_block_group_is_given_away() {
+    cut(&group_given_away().unwrap());
+}
+
+#[test]
+fn power_cuts_between_steps() {
+    cut(&files_defragmented(1).unwrap());
+    cut(&space_trimmed().unwrap());
+}
+
+#[test]
+fn failing_writes_where_device_space_moves() {
+    fail(&image_grown().unwrap());
+    fail(&group_given_away().unwrap());
+    fail(&files_defragmented(1).unwrap());
+    fail(&space_trimmed().unwrap());
 }
 
 #[test]

@@ -22,6 +22,7 @@
 
 mod contents;
 mod device;
+pub mod device_space;
 mod failing;
 pub mod trial;
 pub mod workload;

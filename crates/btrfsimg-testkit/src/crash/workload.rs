@@ -22,6 +22,7 @@ use btrfsimg_fs::{Error, Result as FsResult};
 use btrfsimg_ondisk::{CsumType, Timespec, Uuid};
 use tempfile::TempDir;
 
+use super::device_space::{files_defragmented, group_given_away, image_grown, space_trimmed};
 use crate::rng::Rng;
 
 /// An image and a change of it.
@@ -47,9 +48,9 @@ pub fn now() -> Timespec {
 }
 
 /// Far enough for a second superblock.
-const SIZE: u64 = 72 << 20;
+pub(super) const SIZE: u64 = 72 << 20;
 /// Too small for it; soon full.
-const SMALL: u64 = 40 << 20;
+pub(super) const SMALL: u64 = 40 << 20;
 /// What the kernel writes to an image that is not full.
 const ROOM: usize = 256 << 10;
 /// References that change in one step of a deletion: some steps for a small tree.
@@ -93,6 +94,10 @@ pub fn all(scale: usize) -> Result<Vec<Workload>> {
         files_changed(scale)?,
         snapshot_deleted(scale)?,
         full_image()?,
+        image_grown()?,
+        group_given_away()?,
+        files_defragmented(scale)?,
+        space_trimmed()?,
     ])
 }
 
@@ -275,7 +280,7 @@ pub fn full_image() -> Result<Workload> {
 }
 
 /// An image that holds what `fill` puts into it.
-fn filled(
+pub(super) fn filled(
     nodesize: u32,
     size: u64,
     fill: impl FnOnce(&mut Transaction<'_>) -> FsResult<()>,
@@ -288,14 +293,14 @@ fn filled(
     Ok(device.contents())
 }
 
-fn child(tx: &Transaction<'_>, dir: Place, name: &[u8]) -> FsResult<Place> {
+pub(super) fn child(tx: &Transaction<'_>, dir: Place, name: &[u8]) -> FsResult<Place> {
     let found = find_entry(tx, dir, name)?;
     let entry = found.ok_or_else(|| Error::NotFound(String::from_utf8_lossy(name).into_owned()))?;
     Ok(Place { tree: dir.tree, ino: entry.location.objectid })
 }
 
 /// Merges the host directory `source` into the root directory.
-fn import(tx: &mut Transaction<'_>, source: &Path) -> FsResult<()> {
+pub(super) fn import(tx: &mut Transaction<'_>, source: &Path) -> FsResult<()> {
     let options = ImportOptions {
         preserve: Preserve { times: false, ..Preserve::ALL },
         compression: CompressionPolicy::default(),
@@ -316,7 +321,7 @@ fn import(tx: &mut Transaction<'_>, source: &Path) -> FsResult<()> {
 }
 
 /// Small and larger files in a few directories, links, and long names.
-fn source_tree(files: usize, seed: u64) -> Result<TempDir> {
+pub(super) fn source_tree(files: usize, seed: u64) -> Result<TempDir> {
     let top = TempDir::new().context("no place for a tree")?;
     let mut rng = Rng::new(seed);
     for n in 0..files {
