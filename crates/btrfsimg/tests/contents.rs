@@ -9,9 +9,11 @@ mod writing;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use btrfsimg_testkit::btrfs_progs;
 use btrfsimg_testkit::oddtree::OddTree;
+use btrfsimg_testkit::oracle::Oracle;
 use btrfsimg_testkit::treediff::{DiffOptions, diff};
 use common::{Lab, Ran, command, run, sh};
 
@@ -87,6 +89,35 @@ fn truncate_and_write_as_on_a_mount() {
     checks_clean(&lab);
     let options = DiffOptions { times: false, ..DiffOptions::default() };
     lab.mounted(|top| diff(&host, top, &options).unwrap().assert_equal());
+}
+
+/// Times on inodes that may not be changed otherwise: whatever a mount lets through.
+#[test]
+fn touching_what_is_append_only_or_immutable_is_as_on_a_mount() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
+        drop(sh(top, "touch a i; mkdir ad id; chattr +a a ad; chattr +i i id"))
+    }) else {
+        return;
+    };
+    let forms = [&[][..], &["-a"], &["-m"], &["-d", "@1000"], &["-m", "-d", "@1000"], &["-r", "REF"]];
+    let cases = || ["a", "i", "ad", "id"].into_iter().flat_map(|f| forms.map(|form| (f, form)));
+    let mount = Oracle::new().mount(&lab.image, "rw").unwrap().unwrap();
+    let by_kernel: Vec<bool> = cases()
+        .map(|(file, form)| {
+            let form = form.iter().map(|word| if *word == "REF" { "a" } else { word });
+            let mut command = Command::new("touch");
+            command.args(form).arg(file).current_dir(mount.path());
+            command.output().unwrap().status.success()
+        })
+        .collect();
+    assert_eq!(mount.unmount().unwrap(), [""; 0]);
+    assert!(by_kernel.contains(&true) && by_kernel.contains(&false));
+    for ((file, form), allowed) in cases().zip(by_kernel) {
+        let at = |name: &str| lab.at(&format!("/{name}"));
+        let form = form.iter().map(|word| if *word == "REF" { at("a") } else { (*word).to_owned() });
+        let words: Vec<String> = std::iter::once("touch".to_owned()).chain(form).chain([at(file)]).collect();
+        assert_eq!(run(&words).code == 0, allowed, "{words:?}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use btrfsimg_ondisk::{FileType, InodeItem, Timespec};
 
-use super::names::{check_attributes, update_inode};
+use super::names::{check_attributes, check_times, update_inode};
 use super::posix_acl::{ACCESS_XATTR, Acl};
 use super::setxattr::CAPABILITY_XATTR;
 use super::xattr::{remove_xattr, set_xattr};
@@ -78,6 +78,16 @@ pub fn set_times(
         inode.mtime = mtime.unwrap_or(inode.mtime);
         inode.ctime = now;
     })
+}
+
+/// Sets both times to now, as touch(1) without a time does: append-only inodes take that as well.
+///
+/// # Errors
+/// `ReadOnly` for an inode that may not be changed; as any change of a tree.
+pub fn touch(tx: &mut Transaction<'_>, place: Place) -> Result<()> {
+    check_times(tx, place, &format!("inode {}", place.ino))?;
+    let now = tx.now();
+    update_inode(tx, place, |inode| (inode.atime, inode.mtime, inode.ctime) = (now, now, now))
 }
 
 /// The inode, which must be neither read-only nor immutable nor append-only.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use btrfsimg_fs::Error;
 use btrfsimg_fs::lookup::{self, Place, resolve_parent};
-use btrfsimg_fs::write::attributes::set_times;
+use btrfsimg_fs::write::attributes::{set_times, touch};
 use btrfsimg_fs::write::create::create;
 use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_fs::write::names::check_changeable;
@@ -82,6 +82,7 @@ impl Edit for Args {
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
         let (atime, mtime) = self.times(cx)?;
         let neither = !self.access && !self.modification;
+        let is_given = self.date.is_some() || self.stamp.is_some() || self.reference.is_some();
         let atime = (self.access || neither).then_some(atime);
         let mtime = (self.modification || neither).then_some(mtime);
         cx.each(|cx, address| {
@@ -94,7 +95,10 @@ impl Edit for Args {
                 }
                 other => other?,
             };
-            set_times(cx.tx, place, atime, mtime)?;
+            match neither && !is_given {
+                true => touch(cx.tx, place)?,
+                false => set_times(cx.tx, place, atime, mtime)?,
+            }
             for (name, time) in [("access", atime), ("modification", mtime)] {
                 if let Some(time) = time {
                     cx.say(|| format!("{name} time of '{address}' set to {}", iso_time(time)));
