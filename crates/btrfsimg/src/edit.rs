@@ -235,7 +235,7 @@ impl EditArgs {
     ) -> Result<()> {
         let name = || path.display().to_string();
         let stop = stop_flag()?;
-        let device: Arc<dyn Device> = Arc::new(self.open(path, image.offset, &stop)?);
+        let device: Arc<dyn Device> = Arc::new(self.open(path, Access::Write, image.offset, &stop)?);
         let reproducible = clock::source_date_epoch()?.is_some();
         let options =
             VolumeOptions { grow: self.grow, no_sync: self.no_sync, reproducible, ..Default::default() };
@@ -283,13 +283,19 @@ impl EditArgs {
 
     /// Opens the image for commands that commit in steps.
     pub(crate) fn volume(&self, image: &ImageArgs, path: &Path, stop: &AtomicBool) -> Result<Volume> {
-        let device: Arc<dyn Device> = Arc::new(self.open(path, image.offset, stop)?);
+        let device: Arc<dyn Device> = Arc::new(self.open(path, Access::Write, image.offset, stop)?);
         let options = VolumeOptions { grow: self.grow, no_sync: self.no_sync, ..Default::default() };
         Volume::open(device, options).with_context(|| path.display().to_string())
     }
 
-    /// Opens the image for writing; waits for its lock if that was asked for.
-    fn open(&self, path: &Path, offset: u64, stop: &AtomicBool) -> Result<FileDevice> {
+    /// Opens the image; waits for its lock if that was asked for.
+    pub(crate) fn open(
+        &self,
+        path: &Path,
+        access: Access,
+        offset: u64,
+        stop: &AtomicBool,
+    ) -> Result<FileDevice> {
         let until = self.wait.map(|seconds| {
             seconds.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)))
         });
@@ -303,7 +309,7 @@ impl EditArgs {
             }
             goes_on
         };
-        match FileDevice::open_waiting(path, Access::Write, offset, wait) {
+        match FileDevice::open_waiting(path, access, offset, wait) {
             Err(Error::Busy(what)) if was_locked && self.wait.is_none() => {
                 Err(Error::Busy(format!("{what}, or let this command wait with --wait")).into())
             }

@@ -7,7 +7,7 @@
 mod file;
 mod walk;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use btrfsimg_compress::{CompressionSpec, WorkspacePool};
@@ -69,7 +69,7 @@ impl Counts {
 }
 
 /// What was done.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Files looked at.
     pub files: u64,
@@ -88,15 +88,29 @@ pub trait Observer {
     fn failed(&mut self, path: &[u8], error: Error);
 }
 
-/// The work that is left. A copy is a place to go back to when a step fails.
-#[derive(Clone, Debug)]
+/// The work that is left.
+#[derive(Debug)]
 pub struct Defrag {
     options: Options,
-    waiting: VecDeque<(Vec<u8>, Place, bool)>,
+    waiting: Vec<(Vec<u8>, Place, bool)>,
+    /// How many of those that wait were begun.
+    begun: usize,
     directories: Vec<Directory>,
     current: Option<FileCursor>,
     /// Inodes with more names, and directories.
     visited: HashSet<Place>,
+    /// Those of them that were added since the last mark.
+    visited_since: Vec<Place>,
+    report: Report,
+}
+
+/// A place to go back to when a step fails: what it costs does not grow with the tree.
+#[derive(Debug)]
+pub struct Mark {
+    waiting: usize,
+    begun: usize,
+    directories: Vec<Directory>,
+    current: Option<FileCursor>,
     report: Report,
 }
 
@@ -106,17 +120,48 @@ impl Defrag {
         let target = options.target.clamp(btrfsimg_compress::MAX_CHUNK as u64, EXTENT_MAX);
         Defrag {
             options: Options { target, ..options },
-            waiting: VecDeque::new(),
+            waiting: Vec::new(),
+            begun: 0,
             directories: Vec::new(),
             current: None,
             visited: HashSet::new(),
+            visited_since: Vec::new(),
             report: Report::default(),
         }
     }
 
     /// Adds the file at `place`, or with `recursive` all files below it in its subvolume; told of as `path`.
     pub fn add(&mut self, path: Vec<u8>, place: Place, recursive: bool) {
-        self.waiting.push_back((path, place, recursive));
+        self.waiting.push((path, place, recursive));
+    }
+
+    /// Where the work is, to go back to. There is one mark: an earlier one is no more.
+    pub fn mark(&mut self) -> Mark {
+        self.visited_since.clear();
+        Mark {
+            waiting: self.waiting.len(),
+            begun: self.begun,
+            directories: self.directories.clone(),
+            current: self.current.clone(),
+            report: self.report,
+        }
+    }
+
+    /// Goes back to the last mark, as if nothing had been added or done since.
+    pub fn rewind(&mut self, mark: Mark) {
+        for place in self.visited_since.drain(..) {
+            self.visited.remove(&place);
+        }
+        self.waiting.truncate(mark.waiting);
+        (self.begun, self.directories) = (mark.begun, mark.directories);
+        (self.current, self.report) = (mark.current, mark.report);
+    }
+
+    /// Says whether `place` is met for the first time.
+    fn visit(&mut self, place: Place) -> bool {
+        let is_new = self.visited.insert(place);
+        self.visited_since.extend(is_new.then_some(place));
+        is_new
     }
 
     /// What was done so far.

@@ -1,5 +1,7 @@
 //! Which file comes next.
 
+use std::sync::Arc;
+
 use btrfsimg_ondisk::FileType;
 
 use super::file::FileCursor;
@@ -9,11 +11,12 @@ use crate::lookup::{self, Place};
 use crate::txn::Transaction;
 use crate::write::names::check_changeable;
 
-/// A directory with what is left of its entries, the last one first.
+/// A directory, and how many of its entries were met.
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
-    path: Vec<u8>,
-    entries: Vec<(Vec<u8>, Place, bool)>,
+    path: Arc<[u8]>,
+    entries: Arc<[(Vec<u8>, Place, bool)]>,
+    met: usize,
 }
 
 impl Defrag {
@@ -35,15 +38,17 @@ impl Defrag {
         observer: &mut dyn Observer,
     ) -> Option<(Vec<u8>, Place, bool)> {
         while let Some(directory) = self.directories.last_mut() {
-            match directory.entries.pop() {
+            match directory.entries.get(directory.met) {
                 Some((name, place, is_dir)) => {
+                    directory.met += 1;
                     let slash: &[u8] = if directory.path.ends_with(b"/") { b"" } else { b"/" };
-                    return Some(([&directory.path, slash, &name].concat(), place, is_dir));
+                    return Some(([&directory.path, slash, name].concat(), *place, *is_dir));
                 }
                 None => _ = self.directories.pop(),
             }
         }
-        let (path, place, recursive) = self.waiting.pop_front()?;
+        let (path, place, recursive) = self.waiting.get(self.begun)?.clone();
+        self.begun += 1;
         let is_dir = match lookup::inode(tx, place) {
             Ok(inode) => FileType::from_mode(inode.mode.get()) == Some(FileType::DIR),
             Err(_) => false,
@@ -57,9 +62,9 @@ impl Defrag {
 
     fn enter(&mut self, tx: &Transaction<'_>, path: &[u8], place: Place, is_dir: bool) -> Result<()> {
         if is_dir {
-            if self.visited.insert(place) {
-                let entries = entries_of(tx, place)?;
-                self.directories.push(Directory { path: path.to_vec(), entries });
+            if self.visit(place) {
+                let entries = entries_of(tx, place)?.into();
+                self.directories.push(Directory { path: path.into(), entries, met: 0 });
             }
             return Ok(());
         }
@@ -67,14 +72,14 @@ impl Defrag {
         if FileType::from_mode(inode.mode.get()) != Some(FileType::REG_FILE) {
             return Err(Error::Invalid("not a regular file".to_owned()));
         }
-        if inode.nlink.get() < 2 || self.visited.insert(place) {
+        if inode.nlink.get() < 2 || self.visit(place) {
             self.current = Some(FileCursor::new(tx, path.to_vec(), place, &inode, &self.options)?);
         }
         Ok(())
     }
 }
 
-/// The files and directories in a directory that are in its subvolume, by name, the last one first.
+/// The files and directories in a directory that are in its subvolume, by name.
 fn entries_of(tx: &Transaction<'_>, dir: Place) -> Result<Vec<(Vec<u8>, Place, bool)>> {
     let mut found = Vec::new();
     lookup::entries(tx, dir, |entry| {
@@ -87,6 +92,6 @@ fn entries_of(tx: &Transaction<'_>, dir: Place) -> Result<Vec<(Vec<u8>, Place, b
         }
         Ok(true)
     })?;
-    found.sort_by(|a, b| b.0.cmp(&a.0));
+    found.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(found)
 }

@@ -170,7 +170,7 @@ fn work(
     };
     let (mut bytes, mut is_first) = (STEP, true);
     loop {
-        let (saved, heard) = (defrag.clone(), teller.heard());
+        let (mark, heard) = (defrag.mark(), teller.heard());
         let mut step = || -> Result<bool> {
             let mut tx = volume.begin(now)?;
             if is_first {
@@ -193,12 +193,13 @@ fn work(
             Ok(false) => return Ok(defrag),
             Err(error) => {
                 teller.forget_after(heard);
+                defrag.rewind(mark);
                 let is_full = matches!(error.downcast_ref(), Some(Error::NoSpace { .. }));
                 if !is_full || bytes <= SMALLEST_STEP {
                     let advice = if is_full && !args.edit.grow { " (--grow lets the file grow)" } else { "" };
-                    return Err(Box::new((saved, error.context(format!("{}{advice}", name())))));
+                    return Err(Box::new((defrag, error.context(format!("{}{advice}", name())))));
                 }
-                (defrag, bytes) = (saved, bytes / 4);
+                bytes /= 4;
             }
         }
     }

@@ -3,15 +3,17 @@
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result};
 use btrfsimg_fs::block_store::BlockStore;
-use btrfsimg_fs::device::{Access, Device as _, FileDevice};
+use btrfsimg_fs::device::{Access, Device as _};
 use btrfsimg_fs::trim::{Method, trim};
 use btrfsimg_fs::txn::{Volume, VolumeOptions};
 use serde_json::json;
 
 use crate::address::ImageArgs;
+use crate::edit::EditArgs;
 use crate::output::{Ui, print_json};
 
 /// Give back what an image does not use
@@ -24,6 +26,7 @@ use crate::output::{Ui, print_json};
 Examples:
   btrfsimg trim out.img
   btrfsimg trim -n out.img
+  btrfsimg trim --wait=60 out.img
   btrfsimg trim --zero=always out.img")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -44,6 +47,9 @@ pub(crate) struct Args {
     /// Do not wait until it is durable
     #[arg(long)]
     no_sync: bool,
+    /// Wait for another program that uses the image, at most so long
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
+    wait: Option<Option<u64>>,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -71,7 +77,9 @@ pub(crate) fn run(args: &Args, _ui: &Ui) -> Result<()> {
         (false, Some(Zero::Always)) => Method::Zeros,
     };
     let access = if args.dry_run { Access::Read } else { Access::Write };
-    let device = Arc::new(FileDevice::open(&path, access, args.image.offset)?);
+    // A signal ends the process.
+    let edit = EditArgs { wait: args.wait, ..EditArgs::default() };
+    let device = Arc::new(edit.open(&path, access, args.image.offset, &AtomicBool::new(false))?);
     // Blocks of 512 bytes that the file takes.
     let taken = || std::fs::metadata(&path).map(|meta| meta.blocks().saturating_mul(512)).with_context(name);
     let before = taken()?;
