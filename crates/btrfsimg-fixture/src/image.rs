@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use btrfsimg_fs::block_store::{BlockStore, child_expectation};
+use btrfsimg_fs::block_store::{BlockStore, check_order, child_expectation};
 use btrfsimg_fs::device::Device;
 use btrfsimg_fs::{Error, Result};
 use btrfsimg_ondisk::{
@@ -207,27 +207,31 @@ impl Image {
     pub(crate) fn walk(&self, tree: u64, visit: &mut Visit<'_>) -> Result<()> {
         let Some((at, level)) = self.root_of(tree)? else { return Ok(()) };
         let expect = ParentExpectation { level: Some(level), ..ParentExpectation::default() };
-        self.walk_from(tree, at, &expect, &mut Vec::new(), visit).map(drop)
+        self.walk_from(tree, at, &expect, &mut (Vec::new(), None), visit).map(drop)
     }
 
+    /// `path` is what is above, and the last key that was visited.
     fn walk_from(
         &self,
         tree: u64,
         at: Logical,
         expect: &ParentExpectation,
-        above: &mut Vec<(Logical, usize)>,
+        path: &mut (Vec<(Logical, usize)>, Option<Key>),
         visit: &mut Visit<'_>,
     ) -> Result<ControlFlow<()>> {
         let block = self.block(at, expect)?;
-        if visit(above, at, &block).is_break() {
+        if visit(&path.0, at, &block).is_break() {
             return Ok(ControlFlow::Break(()));
         }
-        if !block.is_leaf() {
+        if block.is_leaf() {
+            path.1 = block.nritems().checked_sub(1).map(|slot| block.key(slot)).or(path.1);
+        } else {
             for slot in 0..block.nritems() {
                 let (child, expect) = child_expectation(&block, slot, tree);
-                above.push((at, slot));
-                let flow = self.walk_from(tree, child, &expect, above, visit)?;
-                above.pop();
+                check_order(path.1, block.key(slot), child)?;
+                path.0.push((at, slot));
+                let flow = self.walk_from(tree, child, &expect, path, visit)?;
+                path.0.pop();
                 if flow.is_break() {
                     return Ok(flow);
                 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use btrfsimg_ondisk::{
-    BackupRoot, BlockContext, Logical, ParentExpectation, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS,
+    BackupRoot, BlockContext, Key, Logical, ParentExpectation, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS,
     Superblock, TreeBlock, check_superblock, incompat, incompat_names, objectid, sys_chunks,
 };
 use rustc_hash::FxHashMap;
@@ -181,23 +181,25 @@ impl BlockStore {
         root: (Logical, ParentExpectation),
         fault: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<()> {
-        let mut found = Vec::new();
+        let (mut found, mut last) = (Vec::new(), None);
         let mut todo = vec![root];
-        // A parent's level is checked against each child's, so the walk ends.
         while let Some((at, expect)) = todo.pop() {
-            let block = match self.read_block(at, &expect) {
+            let in_order = expect.first_key.map_or(Ok(()), |key| check_order(last, key, at));
+            let block = match in_order.and_then(|()| self.read_block(at, &expect)) {
                 Ok(block) => block,
                 Err(e) => {
+                    last = last.max(expect.first_key);
                     fault(e)?;
                     continue;
                 }
             };
             if block.is_leaf() {
                 found.extend(block.items().filter_map(|i| Chunk::parse_item(&i)));
+                last = block.nritems().checked_sub(1).map(|slot| block.key(slot)).or(last);
             } else {
-                let children =
-                    (0..block.nritems()).map(|slot| child_expectation(&block, slot, objectid::CHUNK_TREE));
-                todo.extend(children);
+                // The first one on top.
+                let slots = (0..block.nritems()).rev();
+                todo.extend(slots.map(|slot| child_expectation(&block, slot, objectid::CHUNK_TREE)));
             }
         }
         for chunk in found {
@@ -214,7 +216,7 @@ impl BlockStore {
     pub fn read_block(&self, logical: Logical, expect: &ParentExpectation) -> Result<Arc<TreeBlock>> {
         let capacity = CACHE_GENERATION / self.ctx.nodesize;
         let cached = self.cache().get(logical.0, capacity);
-        if let Some(block) = cached.filter(|b| meets(b, expect)) {
+        if let Some(block) = cached.filter(|b| b.check_expected(expect).is_ok()) {
             return Ok(block);
         }
         self.blocks_read.fetch_add(1, Ordering::Relaxed);
@@ -343,9 +345,19 @@ pub fn backup_roots(sb: &Superblock) -> Vec<BackupRoot> {
     backups
 }
 
-fn meets(block: &TreeBlock, expect: &ParentExpectation) -> bool {
-    let h = block.header();
-    expect.level.is_none_or(|l| l == h.level) && expect.generation.is_none_or(|g| g == h.generation.get())
+/// Keys ascend over a whole tree. That a block lies behind all that was visited (`last` is its greatest key) is also
+/// what ends a walk: of a tree whose nodes share children, each block is visited once.
+///
+/// # Errors
+/// NODE-04.
+pub fn check_order(last: Option<Key>, key: Key, block: Logical) -> Result<()> {
+    match last {
+        Some(last) if key <= last => {
+            let reason = format!("block {block} starts at key {key}, which is not behind {last}");
+            Err(Error::corrupt("NODE-04", reason))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Where the child at `slot` of a node is, and what its block must be.

@@ -1,6 +1,7 @@
 //! From logical addresses to places on devices (`format/01 §1.2`, `format/02 §2.6`).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use btrfsimg_ondisk::{
     ChunkItem, DevId, Item, Key, KeyType, Logical, Physical, STRIPE_LEN, Stripe, block_group_flags as bg,
@@ -163,6 +164,41 @@ impl ChunkMap {
                 "BLK-01",
                 format!("unable to find chunk map for logical {logical} length {len}"),
             )),
+        }
+    }
+
+    /// The ranges of the device `devid`, whose end is `device_end`, that chunks are on: in order, none over another.
+    ///
+    /// # Errors
+    /// What a kernel does not mount either: DEV-07, a stripe is on another device; DE-10, it ends behind the device's
+    /// end; DE-04, two share a byte.
+    #[doc(alias = "btrfs_verify_dev_extents")]
+    pub fn device_extents(&self, devid: DevId, device_end: u64) -> Result<Vec<Range<u64>>> {
+        let mut taken = Vec::with_capacity(self.chunks.len());
+        for (chunk, stripe) in self.iter().flat_map(|c| c.stripes.iter().map(move |s| (c, s))) {
+            let (start, of) = (stripe.offset.get(), stripe.devid.get());
+            if of != devid.0 {
+                let reason = format!("a stripe of chunk {} is on device {of}, not {devid}", chunk.start);
+                return Err(Error::corrupt("DEV-07", reason));
+            }
+            match start.checked_add(chunk.length) {
+                Some(end) if end <= device_end => taken.push(start..end),
+                _ => {
+                    let (at, len) = (chunk.start, chunk.length);
+                    let reason = format!(
+                        "chunk {at}: {len} bytes at byte {start} end behind the device, {device_end}"
+                    );
+                    return Err(Error::corrupt("DE-10", reason));
+                }
+            }
+        }
+        taken.sort_unstable_by_key(|range| range.start);
+        match taken.windows(2).find(|pair| pair[0].end > pair[1].start) {
+            Some(pair) => {
+                let reason = format!("two stripes of chunks use byte {} of the device", pair[1].start);
+                Err(Error::corrupt("DE-04", reason))
+            }
+            None => Ok(taken),
         }
     }
 

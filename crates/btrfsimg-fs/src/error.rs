@@ -119,6 +119,24 @@ impl Error {
         Error::Corrupt(Box::new(Corrupt { block: Some(CorruptBlock { tree, logical, leaf }), violation }))
     }
 
+    /// The same once more, for whoever meets its consequences later.
+    pub(crate) fn again(&self) -> Error {
+        match self {
+            Error::Io { what, source } => {
+                let source = match source.raw_os_error() {
+                    Some(code) => io::Error::from_raw_os_error(code),
+                    None => io::Error::new(source.kind(), source.to_string()),
+                };
+                Error::Io { what: what.clone(), source }
+            }
+            Error::Corrupt(corrupt) => Error::Corrupt(corrupt.clone()),
+            Error::NoSpace { what, needed } => Error::NoSpace { what: what.clone(), needed: *needed },
+            Error::Unsupported(what) => Error::Unsupported(what.clone()),
+            Error::Interrupted => Error::Interrupted,
+            other => Error::Invalid(other.to_string()),
+        }
+    }
+
     /// A full image, size unknown.
     pub fn no_space(what: impl Into<String>) -> Error {
         Error::NoSpace { what: what.into(), needed: None }

@@ -6,7 +6,7 @@ use btrfsimg_ondisk::{
     BlockContext, Item, Key, KeyType, Logical, ParentExpectation, RootItem, TreeBlock, compat_ro, objectid,
 };
 
-use crate::block_store::{BlockStore, child_expectation};
+use crate::block_store::{BlockStore, check_order, child_expectation};
 use crate::error::{Error, Result};
 
 /// Where a tree's root node is.
@@ -45,7 +45,7 @@ impl TreeRoot {
 }
 
 /// The tree that holds BLOCK_GROUP_ITEMs.
-pub(crate) fn block_group_tree(compat_ro_flags: u64) -> u64 {
+pub fn block_group_tree(compat_ro_flags: u64) -> u64 {
     if compat_ro_flags & compat_ro::BLOCK_GROUP_TREE != 0 {
         objectid::BLOCK_GROUP_TREE
     } else {
@@ -220,21 +220,37 @@ impl<'b, B: Blocks> Cursor<'b, B> {
                 *slot = (*slot - 1).min(leaf.nritems().saturating_sub(1));
                 return Ok(leaf.nritems() > 0);
             }
-            if !self.step(|slot, _| slot.checked_sub(1), TreeBlock::nritems)? {
+            if !self.previous_leaf()? {
                 return Ok(false);
             }
         }
     }
 
     fn next_leaf(&mut self) -> Result<bool> {
-        loop {
-            if !self.step(|slot, n| Some(slot + 1).filter(|s| *s < n), |_| 0)? {
-                return Ok(false);
-            }
-            if self.leaf().0.nritems() > 0 {
-                return Ok(true);
-            }
+        let last = self.leaf_keys().map(|(_, last)| last);
+        if !self.step(|slot, n| Some(slot + 1).filter(|s| *s < n), |_| 0)? {
+            return Ok(false);
         }
+        let Some((first, _)) = self.leaf_keys() else { return Ok(false) };
+        check_order(last, first, Logical(self.leaf().0.header().bytenr.get()))?;
+        Ok(true)
+    }
+
+    fn previous_leaf(&mut self) -> Result<bool> {
+        let first = self.leaf_keys().map(|(first, _)| first);
+        let at = Logical(self.leaf().0.header().bytenr.get());
+        if !self.step(|slot, _| slot.checked_sub(1), TreeBlock::nritems)? {
+            return Ok(false);
+        }
+        let last = self.leaf_keys().map(|(_, last)| last);
+        first.map_or(Ok(()), |first| check_order(last, first, at))?;
+        Ok(true)
+    }
+
+    /// The first and the last key of the leaf; an empty one is the root.
+    fn leaf_keys(&self) -> Option<(Key, Key)> {
+        let (leaf, _) = self.leaf();
+        leaf.nritems().checked_sub(1).map(|last| (leaf.key(0), leaf.key(last)))
     }
 
     /// Moves to a neighbouring leaf: up to where `sideways` finds a slot, then down its near edge.

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use btrfsimg_ondisk::{
-    BlockGroupItem, Key, KeyType, Logical, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, objectid,
+    BlockGroupItem, DevId, Key, KeyType, Logical, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, objectid,
 };
 use zerocopy::FromBytes as _;
 
@@ -95,22 +95,10 @@ pub fn trim(store: &BlockStore, method: Method) -> Result<Trimmed> {
 
 /// The device's ranges behind the reserved one that no chunk is on.
 fn unallocated(store: &BlockStore, device_end: u64) -> Result<Vec<Range<u64>>> {
-    let mut taken = Vec::new();
-    for chunk in store.chunks().iter() {
-        for place in chunk.places(chunk.start)? {
-            let start = place.physical.0;
-            let end = start.checked_add(chunk.length).filter(|end| *end <= device_end && start >= RESERVED);
-            let end = end.ok_or_else(|| {
-                let reason = format!("chunk {} is at byte {start}, outside the device", chunk.start);
-                Error::corrupt("DEV-05", reason)
-            })?;
-            taken.push(start..end);
-        }
-    }
-    taken.sort_by_key(|range| range.start);
-    if let Some(pair) = taken.windows(2).find(|pair| pair[0].end > pair[1].start) {
-        let reason = format!("two chunks use byte {} of the device", pair[1].start);
-        return Err(Error::corrupt("DEV-05", reason));
+    let taken = store.chunks().device_extents(DevId(store.superblock().dev_item.devid.get()), device_end)?;
+    if let Some(range) = taken.first().filter(|range| range.start < RESERVED) {
+        let reason = format!("a chunk is at byte {} of the device, where boot loaders are", range.start);
+        return Err(Error::corrupt("DE-11", reason));
     }
     let mut gaps = Vec::new();
     let mut at = RESERVED;

@@ -157,3 +157,27 @@ fn a_transaction_that_is_dropped_has_changed_nothing() {
     tx.commit().unwrap();
     assert!(contents(open(&device).store()) == model);
 }
+
+/// One item left in each node: the nodes join, and the tree becomes lower.
+#[test]
+fn a_tree_of_which_little_is_left_is_low() {
+    const COUNT: u64 = 60_000;
+    const LEFT: u64 = 3000;
+    let device = new_file_system(4096);
+    let mut volume = open(&device);
+    let mut tx = volume.begin(now()).unwrap();
+    let (mut batch, mut model) = (ItemBatch::new(), Model::new());
+    (0..COUNT).for_each(|n| batch.push(key(n), &[7; 4]));
+    tx.insert_batch(TREE, &batch).unwrap();
+    tx.commit().unwrap();
+    assert_eq!(height(&device).level, 2);
+    let mut tx = volume.begin(now()).unwrap();
+    for n in (0..COUNT).step_by(usize::try_from(LEFT).unwrap()) {
+        assert!(tx.remove_range(TREE, key(n + 1), key(n + LEFT - 1)).unwrap());
+        model.insert(n, vec![7; 4]);
+    }
+    tx.commit().unwrap();
+    assert!(contents(open(&device).store()) == model);
+    assert_eq!(findings(&device, ALLOWED), [""; 0]);
+    assert!(height(&device).level < 2, "{:?}", height(&device));
+}

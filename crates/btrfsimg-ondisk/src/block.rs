@@ -333,6 +333,20 @@ impl TreeBlock {
         first.map_or(Ok(()), Err)
     }
 
+    /// Judges the block by what a pointer says of it: level, generation, owner, first key. For a block that was parsed for
+    /// another pointer, or is being built.
+    ///
+    /// # Errors
+    /// The first rule that does not hold.
+    pub fn check_expected(&self, expect: &ParentExpectation) -> Result<(), BlockFault> {
+        let mut first = None;
+        let mut sink = |v: Violation| {
+            first.get_or_insert(v);
+        };
+        check::block::check_expectation(View::new(&self.bytes), self.header(), expect, &mut sink);
+        first.map_or(Ok(()), Err)
+    }
+
     /// The header.
     pub fn header(&self) -> &Header {
         Header::ref_from_prefix(&self.bytes).map(|(h, _)| h).expect("a block is longer than its header")

@@ -10,6 +10,7 @@
 //! - [`cost`]: what small changes read and write.
 //! - [`synthetic`]: images with as many files as one likes, made in memory.
 //! - [`crash`]: devices that lose power or fail at any write, and what an image is afterwards.
+//! - [`hostile`]: images that lie.
 //! - [`differential`]: the same operations by the kernel and by the library.
 //! - [`aged`]: an image that is filled and half emptied, round after round.
 //!
@@ -22,6 +23,7 @@ pub mod cost;
 pub mod crash;
 pub mod differential;
 pub mod fuzz;
+pub mod hostile;
 pub mod kernel_log;
 pub mod life;
 pub mod loop_device;

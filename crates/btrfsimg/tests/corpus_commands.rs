@@ -7,15 +7,11 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use btrfsimg_testkit::btrfs_progs;
-
-/// Seconds that a command may take, and its address space in KiB.
-const SECONDS: u64 = 10;
-const KIB: u64 = 512 << 10;
+use common::limited;
 
 /// Images of which dump-tree shows a block that `inspect tree` does not: it reads no log trees yet, no root whose item
 /// is refused, and no file system in the middle of a change of fsid.
@@ -32,20 +28,6 @@ const BLOCKS_MISSED: &[&str] = &[
 /// a block on the way is of another generation than its pointer says.
 const FILES_MISSED: &[&str] =
     &["010-no-rootdir-inode-item__default_case", "049-btrfstune-transid-mismatch__default_case"];
-
-/// Runs the command under these limits. Codes 0 to 4 are answers; 101 is a panic, none a signal.
-fn limited(args: &[&str]) -> (i32, Output) {
-    let script = format!("ulimit -v {KIB}; exec timeout -s KILL {SECONDS} \"$@\"");
-    let start = Instant::now();
-    let mut command = Command::new("bash");
-    command.args(["-c", &script, "bash", env!("CARGO_BIN_EXE_btrfsimg")]).args(args);
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let code = output.status.code().unwrap_or(-1);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!((0..=4).contains(&code), "{args:?}: {}: {said}", output.status);
-    assert!(start.elapsed() < Duration::from_secs(SECONDS), "{args:?}");
-    (code, output)
-}
 
 /// The addresses in lines that begin with `leaf` or `node`.
 fn blocks(text: &str) -> BTreeSet<u64> {

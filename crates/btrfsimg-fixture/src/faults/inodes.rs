@@ -63,4 +63,7 @@ super::table! {
     "inode-symlink-immutable": "INO-12", kernel reads, check names,
     "makes a symlink immutable", needs "a symlink",
     |image, target| edit_inode(image, target, |i| kind(i) == S_IFLNK, |i| i.flags |= inode_flags::IMMUTABLE);
+    "inode-size-large": "INO-13", kernel reads, check misses,
+    "makes a file end almost where 64 bits end", needs "a regular file",
+    |image, target| edit_inode(image, target, |i| kind(i) == S_IFREG, |i| i.size = (u64::MAX - 4094).into());
 }

@@ -141,6 +141,12 @@ impl FileDevice {
         }
     }
 
+    /// Where in the file the byte `at` of the device is: no file has one behind `i64::MAX`.
+    fn place(&self, at: u64) -> io::Result<u64> {
+        let place = self.base.checked_add(at).filter(|place| i64::try_from(*place).is_ok());
+        place.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, format!("no file has a byte {at}")))
+    }
+
     /// The loop device that the file backs, if any: what is read may be older than what a mount of it shows.
     pub fn attached_to(&self) -> Option<String> {
         attached_loop_device(&self.file.metadata().ok()?)
@@ -211,11 +217,11 @@ fn attached_loop_device(meta: &std::fs::Metadata) -> Option<String> {
 
 impl Device for FileDevice {
     fn read_at(&self, buf: &mut [u8], at: Physical) -> io::Result<()> {
-        self.file.read_exact_at(buf, self.base + at.0)
+        self.file.read_exact_at(buf, self.place(at.0)?)
     }
 
     fn write_at(&self, buf: &[u8], at: Physical) -> io::Result<()> {
-        self.file.write_all_at(buf, self.base + at.0).map_err(|error| self.explain(error))
+        self.file.write_all_at(buf, self.place(at.0)?).map_err(|error| self.explain(error))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -235,12 +241,12 @@ impl Device for FileDevice {
         if self.is_block_device {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "a block device has a fixed length"));
         }
-        self.file.set_len(self.base + len).map_err(|error| self.explain(error))
+        self.file.set_len(self.place(len)?).map_err(|error| self.explain(error))
     }
 
     fn punch(&self, at: Physical, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(&self.file, flags, self.base + at.0, len)?)
+        Ok(rustix::fs::fallocate(&self.file, flags, self.place(at.0)?, len)?)
     }
 
     fn is_sparse(&self) -> bool {

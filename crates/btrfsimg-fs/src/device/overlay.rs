@@ -78,6 +78,7 @@ impl Device for OverlayDevice {
     }
 
     fn write_at(&self, buf: &[u8], at: Physical) -> io::Result<()> {
+        let end = at.0.checked_add(buf.len() as u64).ok_or(io::ErrorKind::InvalidInput)?;
         let mut pages = self.pages.write().unwrap_or_else(PoisonError::into_inner);
         for (page, within, done, n) in pieces(at.0, buf.len()) {
             let bytes = match pages.entry(page) {
@@ -87,7 +88,7 @@ impl Device for OverlayDevice {
             bytes[within..within + n].copy_from_slice(&buf[done..done + n]);
         }
         let mut len = self.len.write().unwrap_or_else(PoisonError::into_inner);
-        *len = (*len).max(at.0 + buf.len() as u64);
+        *len = (*len).max(end);
         Ok(())
     }
 

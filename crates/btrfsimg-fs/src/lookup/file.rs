@@ -66,6 +66,22 @@ pub fn symlink_target(items: &impl Items, place: Place) -> Result<Vec<u8>> {
     }
 }
 
+/// Most bytes of a file, as on Linux.
+#[doc(alias = "MAX_LFS_FILESIZE")]
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// Refuses a file that is larger than any can be: what is computed from its size would wrap around.
+///
+/// # Errors
+/// INO-13.
+pub fn check_size(place: Place, size: u64) -> Result<()> {
+    if size <= FILE_SIZE_MAX {
+        return Ok(());
+    }
+    let reason = format!("root={} inode {}: size {size}, at most {FILE_SIZE_MAX}", place.tree, place.ino);
+    Err(Error::corrupt("INO-13", reason))
+}
+
 fn fault(place: Place, reason: &str) -> Error {
     Error::corrupt("FE-20", format!("root={} inode {}: {reason}", place.tree, place.ino))
 }

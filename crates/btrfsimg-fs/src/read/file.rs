@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use super::segments::owner_of;
 use super::{Filesystem, Info, Segment, SegmentKind, Segments};
 use crate::error::{Error, Result};
-use crate::lookup::{Owner, Scratch, read_segment};
+use crate::lookup::{Owner, Scratch, check_size, read_segment};
 
 /// Most bytes that one read of the device gives.
 pub(super) const READ_MAX: u64 = 1 << 20;
@@ -93,11 +93,11 @@ pub enum Part {
     },
 }
 
-/// Whether `info` is a regular file.
+/// Whether `info` is a regular file, of a size that one can have.
 pub(super) fn check_regular(info: &Info) -> Result<()> {
     let name = || format!("root={} inode {}", info.place.tree, info.place.ino);
     match info.file_type() {
-        Some(btrfsimg_ondisk::FileType::REG_FILE) => Ok(()),
+        Some(btrfsimg_ondisk::FileType::REG_FILE) => check_size(info.place, info.size()),
         Some(btrfsimg_ondisk::FileType::DIR) => Err(Error::IsDirectory(name())),
         _ => Err(Error::Invalid(format!("{}: not a regular file", name()))),
     }

@@ -7,7 +7,7 @@ use btrfsimg_ondisk::{
 };
 
 use super::Filesystem;
-use crate::block_store::child_expectation;
+use crate::block_store::{check_order, child_expectation};
 use crate::error::{Error, Result};
 use crate::lookup::Items;
 use crate::tree::TreeRoot;
@@ -114,18 +114,6 @@ impl Filesystem {
     }
 }
 
-/// Keys ascend over a whole tree. That a block lies behind all that was visited is also what ends a walk: of a
-/// tree whose nodes share children, each block is visited once.
-fn in_order(last: Option<Key>, key: Key, block: Logical) -> Result<()> {
-    match last {
-        Some(last) if key <= last => {
-            let reason = format!("block {block} starts at key {key}, which is not behind {last}");
-            Err(Error::corrupt("NODE-04", reason))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The item in `slot` of a leaf, or its fault.
 fn item_at<'p>(page: &'p Page, slot: usize, tree: u64, ctx: &BlockContext) -> Result<Item<'p>> {
     match page {
@@ -157,7 +145,7 @@ impl Items for Filesystem {
             let key = level.page.key(slot);
             if let Some(node) = level.page.node() {
                 let (at, expect) = child_expectation(node, slot, tree);
-                match in_order(last, key, at).and_then(|()| self.level(at, &expect, from, to)) {
+                match check_order(last, key, at).and_then(|()| self.level(at, &expect, from, to)) {
                     Ok(below) => path.push(below),
                     Err(e) => {
                         last = last.max(Some(key));

@@ -95,8 +95,8 @@ impl Transaction<'_> {
         let chunk = Chunk::new(start, item, places.iter().map(stripe).collect());
         let tree = has_free_space_tree(self.superblock.compat_ro_flags.get());
         let recorded = if tree { Recorded::Extents } else { Recorded::No };
+        self.volume.store.chunks_mut().insert(chunk.clone())?;
         self.space.add_new(kind, Group::new(&chunk, recorded));
-        self.volume.store.chunks_mut().insert(chunk)?;
         self.new_chunks.push(NewChunk { start, kind });
         Ok(())
     }

@@ -28,8 +28,8 @@ impl Transaction<'_> {
     /// `NoSpace`, `Corrupt`, `Io`; the image is as before unless the superblock was being written, after which the
     /// volume is poisoned.
     pub fn commit(mut self) -> Result<()> {
-        if self.pending_csums.lost {
-            return Err(Error::no_space("an earlier change of this transaction failed"));
+        if let Some(error) = self.pending_csums.lost.take() {
+            return Err(error);
         }
         if self.is_empty() {
             return Ok(());
@@ -80,7 +80,8 @@ impl Transaction<'_> {
             let groups = self.write_block_groups()?;
             let free = self.write_free_space()?;
             let roots = self.write_root_items()?;
-            if !(chunks || groups || free || roots) && self.refs.is_empty() {
+            let settled = self.refs.is_empty() && self.pending_csums.is_empty();
+            if settled && !(chunks || groups || free || roots) {
                 return Ok(());
             }
         }

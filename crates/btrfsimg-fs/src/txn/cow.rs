@@ -253,7 +253,7 @@ impl Transaction<'_> {
                     offset: item.key.offset.wrapping_sub(range.offset.get()),
                 },
             };
-            self.change_data_ref(at, len, back, delta)?;
+            self.gather_data_ref(at, len, back, delta)?;
         }
         Ok(())
     }

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use btrfsimg_ondisk::{Key, KeyType, Logical, leaf_data_size, objectid};
+use btrfsimg_ondisk::{CsumType, Key, KeyType, Logical, leaf_data_size, objectid};
 
 use super::runs::Runs;
 use super::{ItemBatch, Transaction};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tree::Cursor;
 
 /// Items gathered before they go into the tree.
@@ -24,8 +24,22 @@ pub(super) struct PendingCsums {
     ready: ItemBatch,
     /// Sectors whose checksums are to be removed.
     dropped: Runs,
-    /// Some of it failed and is known no more: this must not become the state of the image.
-    pub(super) lost: bool,
+    /// Why some of it failed and is known no more: this must not become the state of the image.
+    pub(super) lost: Option<Error>,
+}
+
+impl PendingCsums {
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.ready.is_empty() && self.dropped.len() == 0
+    }
+
+    /// Keeps the first error.
+    fn done(&mut self, result: Result<()>) -> Result<()> {
+        if let Err(error) = &result {
+            self.lost.get_or_insert_with(|| error.again());
+        }
+        result
+    }
 }
 
 fn csum_key(at: u64) -> Key {
@@ -33,6 +47,11 @@ fn csum_key(at: u64) -> Key {
 }
 
 impl Transaction<'_> {
+    /// The checksum of blocks and data.
+    pub fn csum_type(&self) -> CsumType {
+        self.volume.store.ctx().csum
+    }
+
     /// Bytes of the checksum of a sector.
     pub fn csum_width(&self) -> usize {
         self.volume.store.ctx().csum.width()
@@ -77,8 +96,7 @@ impl Transaction<'_> {
         let mut ready = std::mem::take(&mut self.pending_csums.ready);
         ready.sort();
         let inserted = self.insert_batch(objectid::CSUM_TREE, &ready);
-        self.pending_csums.lost |= inserted.is_err();
-        inserted
+        self.pending_csums.done(inserted)
     }
 
     /// Puts all gathered checksums into the tree, and takes those of freed sectors out.
@@ -108,8 +126,7 @@ impl Transaction<'_> {
     fn flush_dropped_csums(&mut self) -> Result<()> {
         let dropped = std::mem::take(&mut self.pending_csums.dropped);
         let removed = dropped.iter().try_for_each(|range| self.remove_csum_range(range));
-        self.pending_csums.lost |= removed.is_err();
-        removed
+        self.pending_csums.done(removed)
     }
 
     /// Items that reach beyond the range keep the rest.

@@ -1,6 +1,8 @@
 //! Insert, replace and remove items; splits and merges (`format/08 §8.2`).
 
-use btrfsimg_ondisk::{ITEM_HEADER_LEN, Key, KeyPtr, Logical, leaf_data_size, max_item_size, objectid};
+use btrfsimg_ondisk::{
+    ITEM_HEADER_LEN, Key, KeyPtr, Logical, leaf_data_size, max_item_size, max_key_ptrs, objectid,
+};
 
 use super::batch::inode_start;
 use super::cow::Step;
@@ -21,7 +23,8 @@ impl Transaction<'_> {
             done += self.insert_some(tree, batch, done)?;
             self.spill()?;
         }
-        Ok(())
+        // Copies of shared leaves may have left many.
+        if objectid::is_fs_tree(tree) { self.bound_refs() } else { Ok(()) }
     }
 
     /// Inserts one item.
@@ -69,6 +72,9 @@ impl Transaction<'_> {
             self.split_leaf(tree, &path, start)?;
             return Ok(0);
         }
+        if slot == 0 && self.dirty_block(leaf_step.at).nritems() == 1 {
+            return self.put_before(tree, &path, batch, from..from + run);
+        }
         let bulk = slot > 0 && batch.leaf_bytes(from, run) > leaf_data_size(self.nodesize() as usize) / 2;
         let split_at = if bulk { slot } else { self.middle(leaf_step.at) };
         let leaf = self.dirty_block(leaf_step.at);
@@ -97,6 +103,29 @@ impl Transaction<'_> {
         let count = if whole > 0 { whole } else { fitting };
         self.put_items(Step { at, slot: 0 }, batch, items.start..items.start + count);
         self.insert_child(tree, path, path.len() - 1, KeyPtr { key, block: at, generation: self.transid })?;
+        Ok(count)
+    }
+
+    /// Puts as many of the items as fit into the leaf that `path` ends in, whose only item goes into a new leaf to the right.
+    fn put_before(
+        &mut self,
+        tree: u64,
+        path: &[Step],
+        batch: &ItemBatch,
+        items: std::ops::Range<usize>,
+    ) -> Result<usize> {
+        let step = *path.last().expect("a path ends at a leaf");
+        let key = self.dirty_block(step.at).key(0);
+        let right = self.split_block(tree, step.at, 0, key)?;
+        let count = batch.fitting(items.start, items.len(), self.dirty_block(step.at).leaf_free());
+        self.put_items(step, batch, items.start..items.start + count);
+        self.fix_first_keys(path);
+        self.insert_child(
+            tree,
+            path,
+            path.len() - 1,
+            KeyPtr { key, block: right, generation: self.transid },
+        )?;
         Ok(count)
     }
 
@@ -193,18 +222,26 @@ impl Transaction<'_> {
     /// # Errors
     /// `Corrupt` when there is no such item; `NoSpace`; `Io`.
     pub fn replace(&mut self, tree: u64, key: Key, data: &[u8]) -> Result<()> {
-        let path = self.path_to(tree, &key)?;
-        let Step { at, slot } = *path.last().expect("a path ends at a leaf");
-        let leaf = self.dirty_block(at);
-        if slot >= leaf.nritems() || leaf.key(slot) != key {
-            return Err(missing(tree, key));
+        if data.len() > max_item_size(self.nodesize() as usize) {
+            return Err(Error::Invalid(format!("item {key} is larger than a leaf")));
         }
-        if leaf.leaf_free() + leaf.item(slot).data.len() >= data.len() {
-            self.dirty_block_mut(at).replace_item(slot, data);
-            return Ok(());
+        loop {
+            let path = self.path_to(tree, &key)?;
+            let Step { at, slot } = *path.last().expect("a path ends at a leaf");
+            let leaf = self.dirty_block(at);
+            let n = leaf.nritems();
+            if slot >= n || leaf.key(slot) != key {
+                return Err(missing(tree, key));
+            }
+            if leaf.leaf_free() + leaf.item(slot).data.len() >= data.len() {
+                self.dirty_block_mut(at).replace_item(slot, data);
+                return Ok(());
+            }
+            // It keeps its place, so that the nodes above stay right; the last one goes into a leaf of its own.
+            self.dirty_block_mut(at).replace_item(slot, &[]);
+            let split_at = if slot > 0 && slot + 1 == n { slot } else { self.middle(at) };
+            self.split_leaf(tree, &path, split_at)?;
         }
-        self.dirty_block_mut(at).remove_items(slot..slot + 1);
-        self.insert(tree, key, data)
     }
 
     /// Removes the item at `key`, which exists.
@@ -237,6 +274,9 @@ impl Transaction<'_> {
         }
         // Not in between: a leaf that holds a part of what goes is nothing that may be on disk.
         self.spill()?;
+        if objectid::is_fs_tree(tree) {
+            self.with_reserve(Self::bound_refs)?;
+        }
         Ok(any)
     }
 
@@ -276,7 +316,7 @@ impl Transaction<'_> {
                 if slot == 0 {
                     self.fix_first_keys(&path);
                 }
-                self.lower_root(tree)?;
+                self.merge_small(tree, &path)?;
             }
         }
         Ok(done > 0)
@@ -289,12 +329,8 @@ impl Transaction<'_> {
         if leaf.nritems() == 0 {
             return self.remove_block(tree, path);
         }
-        let used = leaf.leaf_used(0..leaf.nritems());
         self.fix_first_keys(path);
-        if path.len() > 1 && used < leaf_data_size(self.nodesize() as usize) / 3 {
-            self.merge_leaf(tree, path)?;
-        }
-        Ok(())
+        self.merge_small(tree, path)
     }
 
     /// Takes the empty block that `path` ends in out of its parent. An empty root stays, as a leaf.
@@ -317,7 +353,7 @@ impl Transaction<'_> {
         if parent.slot == 0 {
             self.fix_first_keys(parents);
         }
-        self.lower_root(tree)
+        self.merge_small(tree, parents)
     }
 
     /// Makes the only child of the root the root, as often as that holds.
@@ -334,9 +370,27 @@ impl Transaction<'_> {
         }
     }
 
-    /// Joins a small leaf with a neighbour under the same parent, if both fit in one.
-    fn merge_leaf(&mut self, tree: u64, path: &[Step]) -> Result<()> {
-        let parent = path[path.len() - 2];
+    /// Joins each small block of `path`, in which something was removed, with a neighbour under the same parent where both
+    /// fit in one: leaves of less than a third, nodes of less than a quarter, as kernels do.
+    fn merge_small(&mut self, tree: u64, path: &[Step]) -> Result<()> {
+        for depth in (1..path.len()).rev() {
+            if self.is_small(path[depth].at) {
+                self.merge_children(tree, path[depth - 1])?;
+            }
+        }
+        self.lower_root(tree)
+    }
+
+    fn is_small(&self, at: Logical) -> bool {
+        let (block, nodesize) = (self.dirty_block(at), self.nodesize() as usize);
+        match block.is_leaf() {
+            true => block.leaf_used(0..block.nritems()) < leaf_data_size(nodesize) / 3,
+            false => block.nritems() < max_key_ptrs(nodesize) / 4,
+        }
+    }
+
+    /// Joins the child at `parent` with the one behind it, or where there is none with the one before it.
+    fn merge_children(&mut self, tree: u64, parent: Step) -> Result<()> {
         let n = self.dirty_block(parent.at).nritems();
         let left_slot = if parent.slot + 1 < n { parent.slot } else { parent.slot.saturating_sub(1) };
         if left_slot + 1 >= n || !self.siblings_fit(tree, parent.at, left_slot)? {
@@ -348,20 +402,22 @@ impl Transaction<'_> {
         if self.dirty_block_mut(left).try_append(&block) {
             self.free_dirty_block(tree, right)?;
             self.dirty_block_mut(parent.at).remove_key_ptr(left_slot + 1);
-            self.lower_root(tree)?;
         }
         Ok(())
     }
 
     fn siblings_fit(&self, tree: u64, parent: Logical, left_slot: usize) -> Result<bool> {
-        let node = self.dirty_block(parent);
-        let mut used = 0;
+        let (node, nodesize) = (self.dirty_block(parent), self.nodesize() as usize);
+        let (mut used, mut pointers) = (0, 0);
         for slot in [left_slot, left_slot + 1] {
             let (at, expect) = child_expectation(node, slot, tree);
-            let leaf = self.block(at, &expect)?;
-            used += leaf.leaf_used(0..leaf.nritems());
+            let block = self.block(at, &expect)?;
+            match block.is_leaf() {
+                true => used += block.leaf_used(0..block.nritems()),
+                false => pointers += block.nritems(),
+            }
         }
-        Ok(used <= leaf_data_size(self.nodesize() as usize))
+        Ok(used <= leaf_data_size(nodesize) && pointers <= max_key_ptrs(nodesize))
     }
 
     fn set_root(&mut self, tree: u64, at: Logical, level: u8) {

@@ -11,7 +11,7 @@ use super::{ItemBatch, Transaction};
 use crate::block_store::BlockStore;
 use crate::chunk_map::Chunk;
 use crate::error::{Error, Result};
-use crate::tree::{block_group_tree, lookup, walk_items};
+use crate::tree::{Cursor, block_group_tree, lookup, walk_items};
 
 /// Bits of [`FreeSpaceInfo::flags`].
 const USING_BITMAPS: u32 = 1;
@@ -150,6 +150,39 @@ fn free_by_extent_tree(store: &BlockStore, chunk: &Chunk) -> Result<Runs> {
         Ok(true)
     })?;
     Ok(free)
+}
+
+/// Asks the extent tree whether no extent is in `run`, which the free space tree calls free and which is in the block
+/// group at `group`: the last extent that begins before the run's end must end before the run.
+///
+/// # Errors
+/// FS-08 when there is one.
+pub(super) fn check_free(store: &BlockStore, group: u64, run: &Range<u64>) -> Result<()> {
+    let before = |objectid, key_type| {
+        let last = Key::new(objectid, key_type, u64::MAX);
+        Ok::<_, Error>(Cursor::at_or_before(store, objectid::EXTENT_TREE, &last)?.map(|c| c.key()))
+    };
+    let mut last = before(run.end - 1, KeyType(u8::MAX))?;
+    if let Some(key) = last.filter(|key| key.key_type == KeyType::BLOCK_GROUP_ITEM) {
+        last = before(key.objectid, KeyType(KeyType::BLOCK_GROUP_ITEM.0 - 1))?;
+    }
+    let Some(mut key) = last.filter(|key| key.objectid >= group) else { return Ok(()) };
+    if !matches!(key.key_type, KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM) {
+        // Its references come behind its item.
+        key = before(key.objectid, KeyType::METADATA_ITEM)?
+            .filter(|k| k.objectid == key.objectid)
+            .unwrap_or(key);
+    }
+    let end = match key.key_type {
+        KeyType::EXTENT_ITEM => key.objectid.saturating_add(key.offset),
+        KeyType::METADATA_ITEM => key.objectid.saturating_add(store.ctx().nodesize as u64),
+        _ => u64::MAX,
+    };
+    if end > run.start {
+        let reason = format!("{} to {} is free, but there is the extent item {key}", run.start, run.end);
+        return Err(Error::corrupt("FS-08", reason));
+    }
+    Ok(())
 }
 
 fn info_key(start: u64, length: u64) -> Key {

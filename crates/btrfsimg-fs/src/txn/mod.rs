@@ -44,9 +44,6 @@ use crate::tree::{Blocks, TreeRoot, root_item};
 use refs::{DelayedRefs, ExtentKind};
 use space::Space;
 
-/// Extents with gathered references before they are written to the extent tree.
-const DELAYED_REFS_MAX: usize = 32 << 10;
-
 /// A change of a file system that happens as a whole or not at all.
 pub struct Transaction<'v> {
     volume: &'v mut Volume,
@@ -189,17 +186,20 @@ impl<'v> Transaction<'v> {
     pub fn create_data_extent(&mut self, at: Logical, len: u64, back: BackRef, csums: &[u8]) -> Result<()> {
         self.refs.create(at, len, ExtentKind::Data, back);
         self.add_csums(at, csums)?;
-        if self.refs.len() > DELAYED_REFS_MAX {
-            self.run_refs()?;
-        }
-        Ok(())
+        self.bound_refs()
     }
 
-    /// Changes the count of a data extent's reference. At no references it is freed, with its checksums.
+    /// Changes the count of a data extent's reference. At no references it is freed, with its checksums: where a
+    /// reference is to take another one's place, it comes first.
     ///
     /// # Errors
-    /// `Corrupt` when that leaves fewer than none, as far as known now.
+    /// `Corrupt` when that leaves fewer than none, as far as known now; as any change of a tree.
     pub fn change_data_ref(&mut self, at: Logical, len: u64, back: BackRef, delta: i64) -> Result<()> {
+        self.gather_data_ref(at, len, back, delta)?;
+        if delta < 0 { self.with_reserve(Self::bound_refs) } else { self.bound_refs() }
+    }
+
+    fn gather_data_ref(&mut self, at: Logical, len: u64, back: BackRef, delta: i64) -> Result<()> {
         if self.refs.add(at, len, ExtentKind::Data, back, delta) {
             self.remove_csums(at, len)?;
             self.space.free(&self.volume.store, at, len)?;
@@ -234,7 +234,11 @@ impl Blocks for Transaction<'_> {
     fn block(&self, logical: Logical, expect: &ParentExpectation) -> Result<Arc<TreeBlock>> {
         match self.dirty.get(&logical.0) {
             Some(block) => {
-                check_expected(block, logical, expect)?;
+                // On a hostile image a pointer may lead to a place that the image calls free, where another block is now.
+                block.check_expected(expect).map_err(|violation| {
+                    let tree = expect.tree.unwrap_or(0);
+                    Error::corrupt_block(tree, logical, block.is_leaf(), violation)
+                })?;
                 Ok(block.clone())
             }
             None => self.volume.store.read_block(logical, expect),
@@ -254,27 +258,6 @@ impl Blocks for Transaction<'_> {
     fn ctx(&self) -> &BlockContext {
         self.volume.store.ctx()
     }
-}
-
-/// Judges a block of this transaction by what a pointer says of it: on a hostile image a pointer may lead to a place
-/// that the image calls free, where a block of another tree is now.
-fn check_expected(block: &TreeBlock, at: Logical, expect: &ParentExpectation) -> Result<()> {
-    let h = block.header();
-    let wrong = |rule, what: &str| {
-        let violation =
-            btrfsimg_ondisk::Violation::new(rule, format!("pointer to a block of another {what}"));
-        Err(Error::corrupt_block(expect.tree.unwrap_or(0), at, block.is_leaf(), violation))
-    };
-    if expect.level.is_some_and(|level| level != h.level) {
-        return wrong("BLK-06", "level");
-    }
-    if expect.generation.is_some_and(|generation| generation != h.generation.get()) {
-        return wrong("BLK-07", "generation");
-    }
-    if !expect.admits_owner(h.owner.get()) {
-        return wrong("BLK-10", "tree");
-    }
-    Ok(())
 }
 
 impl Transaction<'_> {

@@ -7,9 +7,17 @@ use btrfsimg_ondisk::{
     incompat, leaf_data_size, objectid, write_extent_item,
 };
 
+use rustc_hash::FxHashMap;
+
 use super::{ItemBatch, Transaction};
 use crate::error::{Error, Result};
 use crate::tree::{Cursor, lookup, walk_items};
+
+/// Items that can have been where the hash of a data reference points to and behind it: more are in no extent tree.
+const COLLISIONS_MAX: u64 = u32::MAX as u64;
+
+/// Changes of references in memory before they are written to the extent tree.
+const DELAYED_REFS_MAX: usize = 32 << 10;
 
 /// What an extent is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,34 +36,90 @@ pub(super) struct RefHead {
     /// Allocated in this transaction, its item not written yet.
     is_new: bool,
     set_full_backref: bool,
-    deltas: Vec<(BackRef, i64)>,
+    deltas: Deltas,
+}
+
+/// Changes of the references to one extent, in the order in which they came.
+#[derive(Clone, Default, Debug)]
+struct Deltas {
+    list: Vec<(BackRef, i64)>,
+    /// Where each is in the list, once that is longer than [`FEW`].
+    index: FxHashMap<BackRef, usize>,
+    sum: i64,
+    /// How many are not 0.
+    live: usize,
+}
+
+/// So many are searched one by one.
+const FEW: usize = 8;
+
+impl Deltas {
+    fn position(&self, back: BackRef) -> Option<usize> {
+        match self.list.len() {
+            0..=FEW => self.list.iter().position(|(b, _)| *b == back),
+            _ => self.index.get(&back).copied(),
+        }
+    }
+
+    /// Says whether the reference is one that was not in the list.
+    fn add(&mut self, back: BackRef, delta: i64) -> bool {
+        let known = self.position(back);
+        let at = known.unwrap_or(self.list.len());
+        if known.is_none() {
+            self.list.push((back, 0));
+            // All of them, the first time.
+            let from = if self.index.is_empty() { 0 } else { at };
+            if self.list.len() > FEW {
+                let new = self.list[from..].iter().zip(from..);
+                self.index.extend(new.map(|((back, _), at)| (*back, at)));
+            }
+        }
+        let count = &mut self.list[at].1;
+        self.live -= usize::from(*count != 0);
+        *count += delta;
+        self.live += usize::from(*count != 0);
+        self.sum += delta;
+        known.is_none()
+    }
+
+    fn of(&self, back: BackRef) -> i64 {
+        self.position(back).map_or(0, |at| self.list[at].1)
+    }
+
+    /// Those that are not 0.
+    fn iter(&self) -> impl Iterator<Item = (BackRef, i64)> + '_ {
+        self.list.iter().copied().filter(|(_, delta)| *delta != 0)
+    }
 }
 
 /// Extents with changes, by logical address.
 #[derive(Default, Debug)]
 pub(super) struct DelayedRefs {
     heads: BTreeMap<u64, RefHead>,
+    /// Changes of all of them.
+    deltas: usize,
 }
 
 impl DelayedRefs {
     /// Notes a newly allocated extent with its first reference.
     pub(super) fn create(&mut self, at: Logical, len: u64, kind: ExtentKind, back: BackRef) {
-        let head = RefHead { len, kind, is_new: true, set_full_backref: false, deltas: vec![(back, 1)] };
+        let mut deltas = Deltas::default();
+        deltas.add(back, 1);
+        self.deltas += 1;
+        let head = RefHead { len, kind, is_new: true, set_full_backref: false, deltas };
         self.heads.insert(at.0, head);
     }
 
     /// Notes `delta` references more (or less). Says whether that ended an extent whose item was never written.
     pub(super) fn add(&mut self, at: Logical, len: u64, kind: ExtentKind, back: BackRef, delta: i64) -> bool {
         let head = self.head(at, len, kind);
-        match head.deltas.iter_mut().find(|(b, _)| *b == back) {
-            Some((_, count)) => *count += delta,
-            None => head.deltas.push((back, delta)),
-        }
-        head.deltas.retain(|(_, count)| *count != 0);
-        let ended = head.is_new && head.deltas.is_empty();
+        let more = usize::from(head.deltas.add(back, delta));
+        let ended = head.is_new && head.deltas.live == 0;
+        let gone = if ended { head.deltas.list.len() } else { 0 };
         if ended {
             self.heads.remove(&at.0);
         }
+        self.deltas = self.deltas + more - gone;
         ended
     }
 
@@ -65,32 +129,35 @@ impl DelayedRefs {
     }
 
     fn head(&mut self, at: Logical, len: u64, kind: ExtentKind) -> &mut RefHead {
-        let fresh = RefHead { len, kind, is_new: false, set_full_backref: false, deltas: Vec::new() };
+        let fresh = RefHead { len, kind, is_new: false, set_full_backref: false, deltas: Deltas::default() };
         self.heads.entry(at.0).or_insert(fresh)
     }
 
     /// The pending change of the number of references, whether FULL_BACKREF is to be set, and whether the extent has
     /// no item yet.
     fn pending(&self, at: Logical) -> (i64, bool, bool) {
-        self.heads.get(&at.0).map_or((0, false, false), |h| {
-            (h.deltas.iter().map(|(_, d)| d).sum(), h.set_full_backref, h.is_new)
-        })
+        self.heads.get(&at.0).map_or((0, false, false), |h| (h.deltas.sum, h.set_full_backref, h.is_new))
     }
 
     /// Whether the item of the extent at `at` is yet to be written, and what is not written of its references: of all,
     /// and of `back`.
     pub(super) fn pending_of(&self, at: Logical, back: BackRef) -> (bool, i64, i64) {
         let Some(head) = self.heads.get(&at.0) else { return (false, 0, 0) };
-        let own = head.deltas.iter().filter(|(b, _)| *b == back);
-        (head.is_new, head.deltas.iter().map(|(_, d)| d).sum(), own.map(|(_, d)| d).sum())
+        (head.is_new, head.deltas.sum, head.deltas.of(back))
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.heads.is_empty()
     }
 
+    /// How many changes are in memory.
     pub(super) fn len(&self) -> usize {
-        self.heads.len()
+        self.heads.len().max(self.deltas)
+    }
+
+    fn take(&mut self) -> BTreeMap<u64, RefHead> {
+        self.deltas = 0;
+        std::mem::take(&mut self.heads)
     }
 }
 
@@ -113,7 +180,7 @@ impl Transaction<'_> {
     /// Writes all gathered references to the extent tree. Changing it gathers more: goes on until none are left.
     pub(super) fn run_refs(&mut self) -> Result<()> {
         while !self.refs.is_empty() {
-            let heads = std::mem::take(&mut self.refs.heads);
+            let heads = self.refs.take();
             let mut new_items = ItemBatch::new();
             for (at, head) in heads {
                 if head.is_new {
@@ -126,6 +193,16 @@ impl Transaction<'_> {
             self.insert_batch(objectid::EXTENT_TREE, &new_items)?;
         }
         Ok(())
+    }
+
+    /// The same where many are gathered. Only where every extent has all its references: one that has none is freed.
+    pub(super) fn bound_refs(&mut self) -> Result<()> {
+        if self.refs.len() > DELAYED_REFS_MAX { self.run_refs() } else { Ok(()) }
+    }
+
+    /// Changes of references that are in memory.
+    pub fn gathered_refs(&self) -> usize {
+        self.refs.len()
     }
 
     fn skinny(&self) -> bool {
@@ -158,7 +235,7 @@ impl Transaction<'_> {
         .into();
         let info = tree_block_info(head.kind).filter(|_| key.key_type == KeyType::EXTENT_ITEM);
         let mut refs: Vec<(BackRef, u32)> =
-            head.deltas.iter().map(|&(b, n)| Ok((b, count(at, n)?))).collect::<Result<_>>()?;
+            head.deltas.iter().map(|(b, n)| Ok((b, count(at, n)?))).collect::<Result<_>>()?;
         refs.sort_by(|a, b| a.0.inline_order(&b.0));
         item.refs = refs.iter().map(|&(_, n)| u64::from(n)).sum::<u64>().into();
         let mut room = self.inline_limit().saturating_sub(24 + info.map_or(0, |_| 18));
@@ -195,7 +272,7 @@ impl Transaction<'_> {
 
     fn apply_refs(&mut self, at: Logical, head: &RefHead) -> Result<()> {
         let (key, mut view) = self.find_extent(at, head.kind, head.len)?;
-        for &(back, delta) in &head.deltas {
+        for (back, delta) in head.deltas.iter() {
             let refs = view.head.refs.get().checked_add_signed(delta).ok_or_else(|| underflow(at))?;
             view.head.refs = refs.into();
             self.apply_ref(at, &mut view, back, delta)?;
@@ -247,19 +324,19 @@ impl Transaction<'_> {
         self.insert(objectid::EXTENT_TREE, key, &back.keyed_data(count(at, delta)?))
     }
 
-    /// The keyed item of `back`, if there is one. Data references with equal hashes stand side by side.
+    /// The keyed item of `back`, if there is one. A data reference is at its hash or, where others had that, behind it: side
+    /// by side when they came, with gaps once some of them have gone.
     pub(super) fn find_keyed_ref(&self, at: Logical, back: BackRef) -> Result<Option<(Key, u32)>> {
         let first = Key::new(at.0, back.key_type(), back.sequence());
-        let last = Key::new(at.0, back.key_type(), if is_hashed(back) { u64::MAX } else { back.sequence() });
-        let (mut found, mut expected) = (None, first.offset);
+        let behind = if is_hashed(back) { COLLISIONS_MAX } else { 0 };
+        let last = Key { offset: first.offset.saturating_add(behind), ..first };
+        let mut found = None;
         walk_items(self, objectid::EXTENT_TREE, &first, &last, |item| {
             match BackRef::parse_keyed(item.key, item.data) {
                 Some((b, n)) if b == back => found = Some((item.key, n)),
                 _ => {}
             }
-            let adjacent = item.key.offset == expected;
-            expected = expected.wrapping_add(1);
-            Ok(found.is_none() && adjacent)
+            Ok(found.is_none())
         })?;
         Ok(found)
     }

@@ -1,6 +1,7 @@
 //! Block groups and the free space in them; allocation.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use btrfsimg_ondisk::{Logical, block_group_flags as bg};
 
@@ -57,6 +58,8 @@ pub(super) struct FreeSpace {
     pub(super) recorded: Recorded,
     /// What was free before this transaction: only this transaction can have allocated it since.
     before: Runs,
+    /// What of it is free by the extent tree as well. The free space tree alone is not believed.
+    proven: Runs,
     /// As the free space tree has it now; `None` when it has nothing yet.
     pub(super) written: Option<Runs>,
     /// As it must have it after the commit.
@@ -96,6 +99,19 @@ impl Group {
         self.used_written.is_none()
     }
 
+    /// Sees to it that no extent is in `range`, which was free before, before it is used: asks the extent tree once for
+    /// each free run.
+    fn prove_free(&mut self, store: &BlockStore, range: &Range<u64>) -> Result<()> {
+        if self.free.proven.contains(range) {
+            return Ok(());
+        }
+        for run in self.free.before.meeting(range) {
+            free_space::check_free(store, self.start, &run)?;
+            self.free.proven.insert(run);
+        }
+        Ok(())
+    }
+
     fn take(&mut self, at: u64, len: u64) {
         self.free.available.remove(at..at + len);
         self.free.after.remove(at..at + len);
@@ -122,8 +138,10 @@ impl FreeSpace {
     pub(super) fn new(recorded: Recorded, written: Option<Runs>, after: Runs, chunk: &Chunk) -> FreeSpace {
         let mut available = after.clone();
         chunk.superblock_windows().into_iter().for_each(|w| available.remove(w));
-        let no_run_of = u64::MAX;
-        FreeSpace { recorded, before: after.clone(), written, after, available, hint: 0, no_run_of }
+        // What does not come from the free space tree comes from the extent tree, or is new.
+        let proven = if written.is_none() { after.clone() } else { Runs::default() };
+        let (before, no_run_of) = (after.clone(), u64::MAX);
+        FreeSpace { recorded, before, proven, written, after, available, hint: 0, no_run_of }
     }
 }
 
@@ -158,6 +176,7 @@ impl Space {
         if let Some(group) = self.current.get(&kind).and_then(|start| self.groups.get_mut(start))
             && let Some(at) = group.free.find(len, align)
         {
+            group.prove_free(store, &(at..at + len))?;
             group.take(at, len);
             self.bytes_used_delta += len.cast_signed();
             return Ok(Some(Logical(at)));
@@ -168,6 +187,7 @@ impl Space {
             }
             let group = self.load(store, start)?;
             if let Some(at) = group.free.find(len, align) {
+                group.prove_free(store, &(at..at + len))?;
                 group.take(at, len);
                 self.current.insert(kind, start);
                 self.bytes_used_delta += len.cast_signed();
@@ -223,6 +243,7 @@ impl Space {
             }
             let group = self.load(store, start)?;
             if !group.is_new() && group.used == 0 && group.free.is_whole(length) {
+                group.prove_free(store, &(start..start + length))?;
                 self.current.retain(|_, current| *current != start);
                 return Ok(self.groups.remove(&start));
             }
@@ -253,6 +274,9 @@ impl Space {
                 "BG-08",
                 format!("extent {at} length {len} is not counted in its block group"),
             ));
+        }
+        if group.free.after.touches(&(at.0..end)) {
+            return Err(Error::corrupt("FS-08", format!("extent {at} length {len} is in use, and free")));
         }
         group.used -= len;
         group.free.after.insert(at.0..end);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use btrfsimg_ondisk::{
-    COMPAT_RO_KNOWN, CsumType, DevItem, Key, KeyType, SUPERBLOCK_OFFSETS, Superblock, Timespec, Uuid,
+    COMPAT_RO_KNOWN, CsumType, DevId, DevItem, Key, KeyType, SUPERBLOCK_OFFSETS, Superblock, Timespec, Uuid,
     compat_ro, compat_ro_names, incompat, incompat_names, objectid, uuid_from_random,
 };
 
@@ -130,16 +130,19 @@ impl Volume {
     /// Begins a transaction in which all happens at `now`.
     ///
     /// # Errors
-    /// `Poisoned` after an error while committing.
+    /// `Poisoned` after an error while committing; SB-19 where the generation cannot grow.
     pub fn begin(&mut self, now: Timespec) -> Result<Transaction<'_>> {
         if self.poisoned {
             return Err(Error::Poisoned);
         }
         let superblock = *self.store.superblock();
+        let transid = superblock.generation.get().checked_add(1).ok_or_else(|| {
+            Error::corrupt("SB-19", format!("generation {} has no next one", superblock.generation))
+        })?;
         let length = self.store.device().len().ok();
         let undo = Undo { chunks: self.store.chunks().clone(), policy: self.policy, length };
         Ok(Transaction {
-            transid: superblock.generation.get() + 1,
+            transid,
             superblock,
             volume: self,
             trees: Default::default(),
@@ -216,7 +219,9 @@ fn check_writable(store: &BlockStore) -> Result<()> {
         );
         return Err(Error::corrupt("DEV-06", reason));
     }
-    Ok(())
+    // Or else what is written may be somebody else's: behind the file system, or in another chunk.
+    let device = sb.dev_item;
+    store.chunks().device_extents(DevId(device.devid.get()), device.total_bytes.get()).map(drop)
 }
 
 /// Refuses to grow over what is not the file system's: whatever follows it in its file.

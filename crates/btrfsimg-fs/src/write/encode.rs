@@ -54,7 +54,7 @@ impl Format {
         Format {
             sectorsize: tx.sectorsize() as usize,
             nodesize: tx.nodesize() as usize,
-            csum: tx.superblock().csum_kind().unwrap_or_default(),
+            csum: tx.csum_type(),
         }
     }
 

@@ -67,27 +67,16 @@ pub fn set_compression(
         )));
     }
     let cannot = inode.flags.get() & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0;
-    let compression = inode_flags::COMPRESS | inode_flags::NOCOMPRESS;
     match change {
         PropertyChange::Set(_) if cannot => {
             let why =
                 "the inode is nodatacow or nodatasum, whose data are never compressed ('chattr +C' files)";
             Err(Error::Invalid(format!("{shown}: invalid argument: {why}")))
         }
-        PropertyChange::Set(property) => {
-            set_xattr(tx, place, COMPRESSION_XATTR, property.as_bytes())?;
-            let flag = match property.algorithm() {
-                Some(algorithm) => {
-                    tx.set_incompat(feature_of(algorithm));
-                    inode_flags::COMPRESS
-                }
-                None => inode_flags::NOCOMPRESS,
-            };
-            update_inode(tx, place, |i| i.flags = (i.flags.get() & !compression | flag).into())
-        }
+        PropertyChange::Set(property) => store_property(tx, place, property.as_bytes(), property.algorithm()),
         PropertyChange::Reset => {
             remove_xattr(tx, place, COMPRESSION_XATTR)?;
-            update_inode(tx, place, |i| i.flags = (i.flags.get() & !compression).into())
+            update_inode(tx, place, |i| i.flags = (i.flags.get() & !COMPRESSION_FLAGS).into())
         }
     }
 }
@@ -103,16 +92,28 @@ pub fn set_property_as_stored(tx: &mut Transaction<'_>, place: Place, value: &[u
     if flags & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0 {
         return Ok(());
     }
+    store_property(tx, place, value, property.algorithm())
+}
+
+/// The flags of an inode that stand for a property.
+const COMPRESSION_FLAGS: u64 = inode_flags::COMPRESS | inode_flags::NOCOMPRESS;
+
+/// Sets the xattr of a property that means `algorithm`, or none, with what belongs to it.
+fn store_property(
+    tx: &mut Transaction<'_>,
+    place: Place,
+    value: &[u8],
+    algorithm: Option<Algorithm>,
+) -> Result<()> {
     set_xattr(tx, place, COMPRESSION_XATTR, value)?;
-    let flag = match property.algorithm() {
+    let flag = match algorithm {
         Some(algorithm) => {
             tx.set_incompat(feature_of(algorithm));
             inode_flags::COMPRESS
         }
         None => inode_flags::NOCOMPRESS,
     };
-    let compression = inode_flags::COMPRESS | inode_flags::NOCOMPRESS;
-    update_inode(tx, place, |inode| inode.flags = (inode.flags.get() & !compression | flag).into())
+    update_inode(tx, place, |inode| inode.flags = (inode.flags.get() & !COMPRESSION_FLAGS | flag).into())
 }
 
 /// The incompat bit of an algorithm; zlib has none.

@@ -72,7 +72,7 @@ fn check_identity(
     }
 }
 
-fn check_expectation(
+pub(crate) fn check_expectation(
     block: View<'_>,
     header: &Header,
     expect: &ParentExpectation,

@@ -74,6 +74,8 @@ pub(super) fn check_strict(item: &ItemAt<'_>) -> Checked {
         "INO-12",
         "invalid inode flags for symlink, have 0x{flags:x}"
     );
+    let size = inode.size.get();
+    ensure!(i64::try_from(size).is_ok(), "INO-13", "invalid size, have {size} expect at most {}", i64::MAX);
     let cow_off = flags & (inode_flags::NODATACOW | inode_flags::NODATASUM);
     ensure!(
         kind != Some(FileType::REG_FILE) || cow_off != inode_flags::NODATACOW,

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use btrfsimg_ondisk::CsumType;
 use btrfsimg_testkit::btrfs_progs;
@@ -52,6 +53,25 @@ pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_btrfsimg"));
     command.args(args);
     command
+}
+
+/// Seconds that a command may take, and its address space in KiB.
+const SECONDS: u64 = 10;
+const KIB: u64 = 512 << 10;
+
+/// Runs the command under these limits. Codes 0 to 5 are answers; 101 is a panic, none a signal.
+#[track_caller]
+pub fn limited(args: &[&str]) -> (i32, Output) {
+    let script = format!("ulimit -v {KIB}; exec timeout -s KILL {SECONDS} \"$@\"");
+    let start = Instant::now();
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, "bash", env!("CARGO_BIN_EXE_btrfsimg")]).args(args);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let code = output.status.code().unwrap_or(-1);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!((0..=5).contains(&code), "{args:?}: {}: {said}", output.status);
+    assert!(start.elapsed() < Duration::from_secs(SECONDS), "{args:?}");
+    (code, output)
 }
 
 /// A directory for one test, and an image in it.

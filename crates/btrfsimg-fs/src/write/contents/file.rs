@@ -66,11 +66,7 @@ impl<'t, 'v> OpenFile<'t, 'v> {
     }
 
     pub(super) fn format(&self) -> Format {
-        Format {
-            sectorsize: self.tx.sectorsize() as usize,
-            nodesize: self.tx.nodesize() as usize,
-            csum: self.tx.superblock().csum_kind().unwrap_or_default(),
-        }
+        Format::of(self.tx)
     }
 
     /// The bytes `range` of the file, zeros beyond its size.
@@ -253,7 +249,10 @@ pub(super) fn regular(tx: &Transaction<'_>, place: Place) -> Result<(u64, u64, u
     let inode = lookup::inode(tx, place)?;
     let name = || format!("root={} inode {}", place.tree, place.ino);
     match FileType::from_mode(inode.mode.get()) {
-        Some(FileType::REG_FILE) => Ok((inode.size.get(), inode.nbytes.get(), inode.flags.get())),
+        Some(FileType::REG_FILE) => {
+            lookup::check_size(place, inode.size.get())?;
+            Ok((inode.size.get(), inode.nbytes.get(), inode.flags.get()))
+        }
         Some(FileType::DIR) => Err(Error::IsDirectory(name())),
         _ => Err(Error::Invalid(format!("{}: not a regular file", name()))),
     }

@@ -18,6 +18,4 @@ pub use replace::replace_extents;
 pub use truncate::{punch_hole, truncate};
 pub use write::{Codec, PIECE, write_at};
 
-/// Most bytes of a file, as on Linux.
-#[doc(alias = "MAX_LFS_FILESIZE")]
-pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+pub use crate::lookup::FILE_SIZE_MAX;

@@ -55,6 +55,8 @@ super::rules! {
         "Overwriting in place with checksums leaves them wrong after a crash."
     "INO-12" C "a symlink is neither immutable nor append-only"
         "Kernels cannot set that; the inode can then not be removed."
+    "INO-13" C "an inode's size is below 2^63"
+        "Kernels take it for a negative number; what is computed from it wraps around."
     "REF-01" E "inode references follow their inode in the same leaf"
         "A reference after another inode's items means that its INODE_ITEM is missing."
     "REF-02" E "an inode reference item holds at least one name"

@@ -135,6 +135,9 @@ fn inodes() {
     for flag in [0x40u64, 0x80] {
         check_patch(&sound, "INO-12", slot::SYMLINK_INODE, 64, &flag.to_le_bytes());
     }
+    for size in [1 << 63, u64::MAX - 4094, u64::MAX] {
+        check_patch(&sound, "INO-13", slot::INODE, 16, &size.to_le_bytes());
+    }
 }
 
 #[test]
