@@ -265,8 +265,11 @@ super::table! {
     needs "a metadata block group over a superblock copy, with free space",
     |image, _| {
         let windows: Vec<_> = image.store().chunks().iter().flat_map(|c| c.superblock_windows()).collect();
-        // Behind the copy itself, which stays as it is.
-        let inside = |at: u64| windows.iter().any(|w| w.contains(&at) && (at - w.start).is_multiple_of(STRIPE_LEN / 2) && at > w.start);
+        let node = image.nodesize();
+        // Behind the copy itself, which stays as it is, and in the same stripe.
+        let inside = |at: u64| {
+            windows.iter().any(|w| w.contains(&at) && at - w.start == STRIPE_LEN / 2 && at - w.start + node <= STRIPE_LEN)
+        };
         let to = some!(image.free_block(bg::METADATA, inside)?);
         image.move_root(objectid::DEV_TREE, to)
     };
