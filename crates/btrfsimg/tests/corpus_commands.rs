@@ -83,6 +83,9 @@ fn judge(name: &str, archive: &Path) {
     let (_, tree) = limited(&["inspect", "tree", image]);
     limited(&["ls", "-lR", &top]);
     limited(&["stat", &top]);
+    limited(&["du", "-a", &top]);
+    limited(&["df", image]);
+    limited(&["lsattr", &top]);
     limited(&["cat", &format!("{top}no-such-file")]);
     limited(&["cp", "-r", "--salvage", &top, out.to_str().unwrap()]);
 

@@ -5,14 +5,14 @@ use std::ffi::OsString;
 use std::io::{BufWriter, StdoutLock, Write as _};
 
 use anyhow::Result;
+use btrfsimg_fs::Error;
 use btrfsimg_fs::lookup::Place;
-use btrfsimg_fs::read::{Filesystem, Info};
+use btrfsimg_fs::read::Info;
 use btrfsimg_ondisk::FileType;
 use serde_json::{Map, Value, json};
 
-use super::entries::{Listed, join, read_dir, sorted};
+use super::entries::{Listed, read_dir, sorted};
 use crate::address::{Address, ImageArgs, Opened};
-use crate::exit::CORRUPT;
 use crate::output::{Ui, human_size, print_json, put_bytes, shown, stdout};
 
 /// Sum up what files take, directory by directory
@@ -69,7 +69,16 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
             counted.clear();
             image_of_counted = Some(address.image.clone());
         }
-        let sum = Count { ui, image, address, counted: &mut counted }.below(&mut teller)?;
+        let count = Count {
+            ui,
+            image,
+            address,
+            counted: &mut counted,
+            visited: HashSet::new(),
+            path: Vec::new(),
+            levels: Vec::new(),
+        };
+        let sum = count.below(&mut teller)?;
         total = total.saturating_add(sum);
         Ok(())
     })?;
@@ -117,11 +126,17 @@ struct Count<'a> {
     image: &'a Opened,
     address: &'a Address,
     counted: &'a mut HashSet<Place>,
+    /// Directories that were entered: in a sound image each has one name.
+    visited: HashSet<Place>,
+    /// Where it is.
+    path: Vec<u8>,
+    levels: Vec<Level>,
 }
 
 /// A directory on the way down.
 struct Level {
-    path: Vec<u8>,
+    /// Bytes of the path of the directory above.
+    above: usize,
     /// The last one is next.
     left: Vec<Listed>,
     bytes: u64,
@@ -129,59 +144,67 @@ struct Level {
 
 impl Count<'_> {
     /// Counts all, and tells of directories when all below them is counted. Not recursive: trees may be deep.
-    fn below(&mut self, teller: &mut Teller<'_>) -> Result<u64> {
-        let fs = &self.image.fs;
+    fn below(mut self, teller: &mut Teller<'_>) -> Result<u64> {
         let top = self.image.resolve(&self.address.path, false)?;
-        let info = fs.info(top)?;
+        let info = self.image.fs.info(top)?;
+        self.path = self.address.path.clone();
         let Some(own) = self.own(&info) else { return Ok(0) };
         if !info.is_dir() {
-            teller.say(own, &self.address.path, 0, false)?;
+            teller.say(own, &self.path, 0, false)?;
             return Ok(own);
         }
-        let mut visited = HashSet::from([top]);
-        let mut levels = vec![self.level(fs, top, self.address.path.clone(), own)];
-        loop {
-            let depth = levels.len();
-            let Some(level) = levels.last_mut() else { return Ok(0) };
-            let Some(entry) = level.left.pop() else {
-                let (path, bytes) = (std::mem::take(&mut level.path), level.bytes);
-                teller.say(bytes, &path, depth - 1, true)?;
-                levels.pop();
-                match levels.last_mut() {
-                    Some(above) => above.bytes = above.bytes.saturating_add(bytes),
-                    None => return Ok(bytes),
-                }
-                continue;
-            };
-            let path = join(&level.path, &entry.name);
-            let info = match fs.info(entry.place) {
-                Ok(info) => info,
-                Err(error) => {
-                    self.fail(&path, &error);
-                    continue;
-                }
-            };
-            let Some(own) = self.own(&info) else { continue };
-            if entry.file_type != FileType::DIR {
-                level.bytes = level.bytes.saturating_add(own);
-                teller.say(own, &path, depth, false)?;
-            } else if entry.place.is_empty_dir() || visited.insert(entry.place) {
-                levels.push(self.level(fs, entry.place, path, own));
-            } else {
-                let at = Address { image: self.address.image.clone(), path };
-                self.ui.fail(&format!("{at}: a second name of a directory [LK-08]"), CORRUPT);
+        self.visited.insert(top);
+        self.enter(top, 0, own);
+        let mut sum = 0;
+        while let Some(level) = self.levels.last_mut() {
+            match level.left.pop() {
+                Some(entry) => self.entry(&entry, teller)?,
+                None => sum = self.leave(teller)?,
             }
         }
+        Ok(sum)
     }
 
-    fn level(&self, fs: &Filesystem, dir: Place, path: Vec<u8>, bytes: u64) -> Level {
-        let entries = read_dir(fs, dir, |e| self.fail(&path, &e)).unwrap_or_else(|e| {
-            self.fail(&path, &e);
+    fn entry(&mut self, entry: &Listed, teller: &mut Teller<'_>) -> Result<()> {
+        let above = self.path.len();
+        if !self.path.ends_with(b"/") {
+            self.path.push(b'/');
+        }
+        self.path.extend_from_slice(&entry.name);
+        match self.image.fs.info(entry.place).map(|info| self.own(&info)) {
+            Err(error) => self.fail(&error),
+            Ok(None) => {}
+            Ok(Some(own)) if entry.file_type != FileType::DIR => {
+                let depth = self.levels.len();
+                self.levels.last_mut().into_iter().for_each(|dir| dir.bytes = dir.bytes.saturating_add(own));
+                teller.say(own, &self.path, depth, false)?;
+            }
+            Ok(Some(own)) if entry.place.is_empty_dir() || self.visited.insert(entry.place) => {
+                self.enter(entry.place, above, own);
+                return Ok(());
+            }
+            Ok(Some(_)) => self.fail(&Error::corrupt("LK-08", "a second name of a directory")),
+        }
+        self.path.truncate(above);
+        Ok(())
+    }
+
+    fn enter(&mut self, dir: Place, above: usize, bytes: u64) {
+        let entries = read_dir(&self.image.fs, dir, |error| self.fail(&error)).unwrap_or_else(|error| {
+            self.fail(&error);
             Vec::new()
         });
         let mut left = sorted(entries);
         left.reverse();
-        Level { path, left, bytes }
+        self.levels.push(Level { above, left, bytes });
+    }
+
+    fn leave(&mut self, teller: &mut Teller<'_>) -> Result<u64> {
+        let Some(Level { above, bytes, .. }) = self.levels.pop() else { return Ok(0) };
+        teller.say(bytes, &self.path, self.levels.len(), true)?;
+        self.path.truncate(above);
+        self.levels.last_mut().into_iter().for_each(|dir| dir.bytes = dir.bytes.saturating_add(bytes));
+        Ok(bytes)
     }
 
     /// What an inode takes, unless it was counted by another name.
@@ -191,8 +214,8 @@ impl Count<'_> {
         (!again).then(|| info.blocks(sectorsize).saturating_mul(512))
     }
 
-    fn fail(&self, path: &[u8], error: &btrfsimg_fs::Error) {
-        let at = Address { image: self.address.image.clone(), path: path.to_vec() };
+    fn fail(&self, error: &Error) {
+        let at = Address { image: self.address.image.clone(), path: self.path.clone() };
         self.ui.fail_at(&at.to_string(), error);
     }
 }
