@@ -4,8 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
 mod common;
-#[path = "names/refused.rs"]
-mod refused;
 #[path = "common/writing.rs"]
 mod writing;
 

@@ -63,7 +63,7 @@ impl Transaction<'_> {
     /// was one.
     ///
     /// The committed state has nothing in it, so that what is written there now harms neither state.
-    fn remove_empty_group(&mut self, kind: SpaceKind) -> Result<bool> {
+    pub(super) fn remove_empty_group(&mut self, kind: SpaceKind) -> Result<bool> {
         let Some(group) = self.space.take_empty_group(&self.volume.store, kind)? else { return Ok(false) };
         self.removed_chunks.extend(self.volume.store.chunks_mut().remove(Logical(group.start)));
         Ok(true)

@@ -80,8 +80,15 @@ impl Transaction<'_> {
         if self.space.available_now(kind) >= wanted {
             return Ok(true);
         }
-        let unallocated = allocatable(total_bytes, self.device_bytes_used()) / self.copies_of(kind);
-        let available = self.space.available(&self.volume.store, kind, wanted.saturating_sub(unallocated))?;
-        Ok(available.saturating_add(unallocated) >= wanted)
+        loop {
+            let unallocated = allocatable(total_bytes, self.device_bytes_used()) / self.copies_of(kind);
+            let short = wanted.saturating_sub(unallocated);
+            if self.space.available(&self.volume.store, kind, short)? >= short {
+                return Ok(true);
+            }
+            if !self.remove_empty_group(kind)? {
+                return Ok(false);
+            }
+        }
     }
 }
