@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// All that is below directories, too
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// The bits of this file in the image; there is no MODE then
+    /// The bits of this file in the image; the first word is a path then
     #[arg(long, value_name = "IMAGE:/PATH")]
     reference: Option<OsString>,
     /// Octal, or as in 'u=rwx,go+rX,+t'

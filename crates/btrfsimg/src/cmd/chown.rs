@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// Owner and group of this file in the image; there is no UID[:GID] then
+    /// Owner and group of this file in the image; the first word is a path then
     #[arg(long, value_name = "IMAGE:/PATH")]
     reference: Option<OsString>,
     /// UID, UID:GID, or :GID

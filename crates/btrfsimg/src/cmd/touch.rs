@@ -46,8 +46,12 @@ pub(crate) struct Args {
     /// The time: '@SECONDS', 'YYYY-MM-DD', or 'YYYY-MM-DD HH:MM[:SS[.FRACTION]]', in UTC or with +HHMM behind it
     #[arg(short = 'd', long, value_name = "DATE", value_parser = parse_date, allow_hyphen_values = true)]
     date: Option<Timespec>,
-    /// The time as [[CC]YY]MMDDhhmm[.ss], in UTC; without a year, this year's
-    #[arg(short = 't', value_name = "STAMP", conflicts_with = "date")]
+    #[arg(
+        short = 't',
+        value_name = "STAMP",
+        conflicts_with = "date",
+        help = "The time as [[CC]YY]MMDDhhmm[.ss], in UTC; without a year, this year's"
+    )]
     stamp: Option<String>,
     /// The times of this file in the image
     #[arg(short = 'r', long, value_name = "IMAGE:/PATH", conflicts_with_all = ["date", "stamp"])]
