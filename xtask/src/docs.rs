@@ -16,7 +16,8 @@ const HEAD: &str = "\
 
 <!-- Made by `cargo xtask docs`; edit the rules in crates/btrfsimg-ondisk/src/check/rules. -->
 
-A finding begins with the name of its rule. `btrfsimg verify --explain DIR-08` prints the entry that is here.
+A finding begins with the name of its rule. `btrfsimg verify --explain DIR-08` prints the entry that is here, and
+`btrfsimg verify --rules` lists all.
 Names stay: a rule that is dropped leaves its name unused.
 
 | grade | meaning | severity in `--json`, exit code |
@@ -24,6 +25,10 @@ Names stay: a rule that is dropped leaves its name unused.
 | refused | kernels refuse to mount the image or to read the block | `error`, 4 |
 | inconsistent | `btrfs check` calls it an error; kernels may read on | `error`, 4 |
 | warning | odd or out of date; nothing is lost and nothing refuses it | `warning`, 0 (4 with `--fail-on warning`) |
+
+Memory grows with extents, not with files, names or bytes: 48 bytes for each extent, so 48 MB for a million; 16 bytes for
+each directory, each run of free space and each run of data with checksums; about 2 KiB for each tree block that
+snapshots share. Measured: 8 MiB for an empty image, 48 MiB for one of 1,010,302 extents.
 ";
 
 /// Writes the pages.

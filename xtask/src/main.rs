@@ -5,6 +5,7 @@ mod aged;
 mod bench;
 mod cost;
 mod crash;
+mod deep;
 mod differential;
 mod docs;
 mod false_alarms;
@@ -46,6 +47,8 @@ enum Task {
     Cost(cost::Options),
     /// Cut the power and fail at every place of commits, and look at what is left
     Crash(crash::Options),
+    /// Read a chain of a million directories: time and memory are bounded
+    Deep(deep::Options),
     /// Run a fuzz target, or all of them, for longer than the tests do
     Fuzz(fuzz::Options),
     /// Damage small images at random and read them: nothing may panic, hang or take memory without bound
@@ -80,6 +83,7 @@ fn main() -> Result<()> {
         Task::Cost(options) => cost::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Crash(options) => crash::run(&options),
+        Task::Deep(options) => deep::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Mutate(options) => mutate::run(&options),
         Task::Differential(options) => differential::run(&options),

@@ -184,31 +184,41 @@ fn kernel_reads(image: &Path, verdict: Verdict) -> Result<()> {
     read_tree(mount.path())
 }
 
-/// Reads everything below `top`, each directory once.
+/// Reads everything below `top`, each directory once, as far as it may: an owner of 2^32-1 is nobody's, and then not
+/// even root may read what the mode does not let all read.
 fn read_tree(top: &Path) -> Result<()> {
     let mut met = HashSet::new();
     let mut pending = vec![top.to_owned()];
     while let Some(dir) = pending.pop() {
-        let meta = std::fs::metadata(&dir).with_context(|| dir.display().to_string())?;
+        let at = || dir.display().to_string();
+        let Some(meta) = permitted(std::fs::metadata(&dir)).with_context(at)? else { continue };
         if !met.insert((meta.dev(), meta.ino())) {
             continue;
         }
-        for entry in std::fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
+        for entry in permitted(std::fs::read_dir(&dir)).with_context(at)?.into_iter().flatten() {
             let path = entry?.path();
             let at = || path.display().to_string();
-            let meta = std::fs::symlink_metadata(&path).with_context(at)?;
+            let Some(meta) = permitted(std::fs::symlink_metadata(&path)).with_context(at)? else { continue };
             if meta.is_symlink() {
                 std::fs::read_link(&path).with_context(at)?;
             } else if meta.is_file() {
+                let Some(file) = permitted(File::open(&path)).with_context(at)? else { continue };
                 // A size may be anything; the data are at the start.
-                let mut bytes = Vec::new();
-                File::open(&path)?.take(8 << 20).read_to_end(&mut bytes).with_context(at)?;
+                file.take(8 << 20).read_to_end(&mut Vec::new()).with_context(at)?;
             } else if meta.is_dir() {
                 pending.push(path);
             }
         }
     }
     Ok(())
+}
+
+/// Nothing where permission is refused.
+fn permitted<T>(result: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match result {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// The most memory that this process has had, in bytes.

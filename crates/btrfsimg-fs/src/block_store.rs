@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use btrfsimg_ondisk::{
-    BackupRoot, BlockContext, Key, Logical, ParentExpectation, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS,
-    Superblock, TreeBlock, check_superblock, incompat, incompat_names, objectid, sys_chunks,
+    BackupRoot, BlockContext, FramedBlock, Key, Logical, ParentExpectation, Physical, SUPERBLOCK_LEN,
+    SUPERBLOCK_OFFSETS, Superblock, TreeBlock, block_group_flags as bg, check_superblock, incompat,
+    incompat_names, objectid, sys_chunks,
 };
 use rustc_hash::FxHashMap;
 use zerocopy::{FromBytes, IntoBytes};
@@ -80,6 +81,7 @@ impl BlockStore {
     /// `NotBtrfs`, `Corrupt`, `Unsupported` (features and profiles by name), `Io`.
     pub fn open(device: Arc<dyn Device>) -> Result<BlockStore> {
         let superblock = read_superblock(&*device)?;
+        check_devices(&superblock)?;
         let mut store = BlockStore::blank(device, superblock)?;
         store.load_system_chunks(&mut Err)?;
         store.load_chunk_tree(chunk_root(&superblock), &mut Err)?;
@@ -87,7 +89,8 @@ impl BlockStore {
     }
 
     /// Opens what may be broken: faults go to `fault`, and what cannot be read is left out. Where the chunk tree or the
-    /// root tree cannot be read from its root, the newest backup root that can be takes its place.
+    /// root tree cannot be read from its root, the newest backup root that can be takes its place. Of several devices
+    /// only the given one is read: what it holds whole is there.
     ///
     /// # Errors
     /// As [`BlockStore::open`], where no copy of the superblock or no root tree can be read.
@@ -98,7 +101,9 @@ impl BlockStore {
             fault(e);
             Ok(())
         };
+        check_devices(&superblock).or_else(&mut tolerate)?;
         store.load_system_chunks(&mut tolerate)?;
+        store.leave_out_other_devices();
         let backups = backup_roots(&superblock);
         let roots = backups.iter().map(|b| {
             let (at, generation) = (b.chunk_root.get(), b.chunk_root_gen.get());
@@ -113,15 +118,35 @@ impl BlockStore {
                 Err(e) => tolerate(e)?,
             }
         }
+        store.leave_out_other_devices();
         store.choose_tree_root(&backups, fault)?;
         Ok(store)
     }
 
-    /// Takes the newest root of the root tree that can be read as the one of the superblock.
+    /// Makes mirrored chunks, of which each stripe holds all, chunks of the stripes on this device.
+    fn leave_out_other_devices(&mut self) {
+        const MIRRORED: u64 = bg::RAID1 | bg::RAID1C3 | bg::RAID1C4;
+        let own = self.superblock.dev_item.devid;
+        let shared = |c: &&Chunk| c.stripes.iter().any(|s| s.devid != own);
+        let mut chunks: Vec<Chunk> = self.chunks.iter().filter(shared).cloned().collect();
+        for chunk in &mut chunks {
+            chunk.stripes.retain(|s| s.devid == own);
+            chunk.flags &= !MIRRORED;
+            // It takes the place of the one that was there.
+            let _ = self.chunks.insert(chunk.clone());
+        }
+    }
+
+    /// Takes the newest root of the root tree that can be read as the one of the superblock: its own also where some
+    /// items in it are bad, and where no other can be read also one of another generation.
     fn choose_tree_root(&mut self, backups: &[BackupRoot], fault: &mut dyn FnMut(Error)) -> Result<()> {
         let sb = &self.superblock;
         let (at, expect) = root_at(objectid::ROOT_TREE, sb.root.get(), sb.generation.get(), sb.root_level);
         let Err(first) = self.read_block(at, &expect) else { return Ok(()) };
+        if self.framed(at, &expect).is_some() {
+            fault(first);
+            return Ok(());
+        }
         for b in backups {
             let (root, generation) = (b.tree_root.get(), b.tree_root_gen.get());
             let (at, expect) = root_at(objectid::ROOT_TREE, root, generation, b.tree_root_level);
@@ -132,6 +157,11 @@ impl BlockStore {
                 self.superblock.generation = b.tree_root_gen;
                 return Ok(());
             }
+        }
+        let any_generation = ParentExpectation { generation: None, ..expect };
+        if self.framed(at, &any_generation).is_some() {
+            fault(first);
+            return Ok(());
         }
         Err(first)
     }
@@ -234,6 +264,24 @@ impl BlockStore {
         }
         Err(first_error
             .unwrap_or_else(|| Error::corrupt("CH-02", format!("chunk of {logical} has no stripes"))))
+    }
+
+    /// The first copy of a block with a sound frame, whatever its items are.
+    pub fn framed(&self, logical: Logical, expect: &ParentExpectation) -> Option<FramedBlock> {
+        for copy in 0.. {
+            let mut bytes = vec![0; self.ctx.nodesize].into_boxed_slice();
+            match self.read_data(logical, &mut bytes, copy) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // A copy that cannot be read may be the last one: a next one says so.
+                Err(Error::Io { .. }) => continue,
+                Err(_) => break,
+            }
+            if let Ok(block) = FramedBlock::parse(bytes, logical, &self.ctx, expect) {
+                return Some(block);
+            }
+        }
+        None
     }
 
     fn read_copy(&self, logical: Logical, at: Physical, expect: &ParentExpectation) -> Result<TreeBlock> {
@@ -425,6 +473,10 @@ fn check_features(sb: &Superblock) -> Result<()> {
             incompat_names(unknown).join(", ")
         )));
     }
+    Ok(())
+}
+
+fn check_devices(sb: &Superblock) -> Result<()> {
     if sb.num_devices.get() > 1 {
         return Err(Error::Unsupported(format!("a file system of {} devices", sb.num_devices)));
     }

@@ -182,3 +182,39 @@ fn faults_in_an_image_of_the_kernel() {
     backup_roots(&base);
     superblock_copies(&base);
 }
+
+/// An image as a power cut leaves it after an fsync.
+fn with_log() -> Option<Base> {
+    let oracle = Oracle::new();
+    if !oracle.has_progs() || !oracle.has_kernel() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (image, cut) = (dir.path().join("image"), dir.path().join("cut"));
+    btrfs_progs::mkfs(&image, 160 << 20, &["-n", "4096"]).unwrap();
+    let mount = oracle.mount(&image, "rw,noatime,commit=300").unwrap()?;
+    let file = std::fs::File::create(mount.path().join("file")).unwrap();
+    btrfs(&["filesystem", "sync"], &[mount.path()]);
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 40_000], 0).unwrap();
+    file.sync_all().unwrap();
+    btrfsimg_testkit::sparse::copy(&image, &cut).unwrap();
+    drop(file);
+    assert_eq!(mount.unmount().unwrap(), [""; 0]);
+    Some(Base::of(&cut))
+}
+
+/// Of data that only the log knows, only the log has the checksums.
+#[test]
+fn logged_data_have_checksums() {
+    let Some(base) = with_log() else { return };
+    let log = vec!["LOG-01".to_owned()];
+    assert_eq!(base.judge(Vec::new()), (Vec::new(), log.clone()));
+    let any = btrfsimg_ondisk::ParentExpectation::default();
+    let root = base.store.read_block(Logical(base.store.superblock().log_root.get()), &any).unwrap();
+    let item = btrfsimg_ondisk::RootItem::parse(root.item(0).data).unwrap();
+    let tree = base.store.read_block(Logical(item.bytenr.get()), &any).unwrap();
+    let mut leaf = (*tree).clone();
+    let csums = (0..leaf.nritems()).find(|slot| leaf.key(*slot).key_type == KeyType::EXTENT_CSUM).unwrap();
+    leaf.remove_items(csums..csums + 1);
+    assert_eq!(base.judge(base.places(leaf)), (vec!["CS-06".to_owned()], log));
+}

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::check::{self, BlockContext, View, Violation};
 use crate::items::disk_struct;
-use crate::{DiskKey, HEADER_LEN, ITEM_HEADER_LEN, KEY_PTR_LEN, Key, Logical, objectid};
+use crate::{DiskKey, HEADER_LEN, ITEM_HEADER_LEN, KEY_PTR_LEN, Key, KeyType, Logical, RootItem, objectid};
 
 disk_struct! {
     /// Header of every tree block.
@@ -214,6 +214,12 @@ impl FramedBlock {
     pub fn item(&self, slot: usize, ctx: &BlockContext) -> Option<Result<Item<'_>, Violation>> {
         let item = self.raw_item(slot)?;
         Some(item.and_then(|item| check::check_item(self.view(), slot, ctx).map(|()| item)))
+    }
+
+    /// The ROOT_ITEM at `slot` of a leaf, whatever its own check says of it: for who shows damaged trees.
+    pub fn root_item(&self, slot: usize) -> Option<RootItem> {
+        let item = self.raw_item(slot)?.ok()?;
+        (item.key.key_type == KeyType::ROOT_ITEM).then(|| RootItem::parse(item.data))?
     }
 
     /// Judges every item, by the kernel's rules and, if `strict`, by those of [`crate::check_strict`] too; reports

@@ -79,6 +79,13 @@ fn entries<'a>(
             );
         };
         let name_len = usize::from(name_len);
+        // In the kernel's order.
+        if name_len == 0 || name_len > NAME_LEN_MAX {
+            return fault(
+                "REF-05",
+                format!("invalid inode ref name len, have {name_len} expect [1, {NAME_LEN_MAX}]"),
+            );
+        }
         let Some((name, tail)) = rest[head_len..].split_at_checked(name_len) else {
             let room = rest.len() - head_len;
             return fault(
@@ -86,12 +93,6 @@ fn entries<'a>(
                 format!("inode ref name overflow, have {name_len} expect at most {room}"),
             );
         };
-        if name_len == 0 || name_len > NAME_LEN_MAX {
-            return fault(
-                "REF-05",
-                format!("invalid inode ref name len, have {name_len} expect [1, {NAME_LEN_MAX}]"),
-            );
-        }
         each(InodeRef { parent, index, name });
         rest = tail;
     }

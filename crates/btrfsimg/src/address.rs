@@ -113,11 +113,12 @@ impl ImageArgs {
         self.open_by(image, ui, |device| Filesystem::open(device).with_context(name))
     }
 
-    /// Opens a broken image for reading: what is wrong with its trees is reported.
-    pub(crate) fn salvage(&self, image: &Path, ui: &Ui) -> Result<Opened> {
+    /// Opens a broken image for reading: what is wrong with its trees is reported, and leads to the exit code that
+    /// `code_of` gives.
+    pub(crate) fn salvage(&self, image: &Path, ui: &Ui, code_of: impl Fn(&Error) -> u8) -> Result<Opened> {
         let name = || image.display().to_string();
         self.open_by(image, ui, |device| {
-            let mut fault = |e: Error| ui.fail(&format!("{}: {e}", name()), crate::exit::FAILED);
+            let mut fault = |e: Error| ui.fail(&format!("{}: {e}", name()), code_of(&e));
             Filesystem::salvage(device, &mut fault).with_context(name)
         })
     }

@@ -1,6 +1,6 @@
 //! Every command on every image of others (`BTRFSIMG_CORPUS`; see `btrfsimg-fs/tests/corpus.rs`): each ends in time,
 //! within 512 MiB and without a panic, shows every block that dump-tree shows, and gets every file out that
-//! btrfs restore gets; where it does not, the image is listed here.
+//! btrfs restore gets.
 #![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
 mod common;
@@ -12,22 +12,6 @@ use std::sync::Mutex;
 
 use btrfsimg_testkit::btrfs_progs;
 use common::limited;
-
-/// Images of which dump-tree shows a block that `inspect tree` does not: it reads no log trees yet, no root whose item
-/// is refused, and no file system in the middle of a change of fsid.
-const BLOCKS_MISSED: &[&str] = &[
-    "034-metadata-uuid__disk4",
-    "034-metadata-uuid__disk6",
-    "034-metadata-uuid__disk8",
-    "041-invalid-root-generation__default_case",
-    "052-seed-dirty-log__dirty_log",
-    "065-valid-log-tree__already-present",
-    "065-valid-log-tree__compressed",
-];
-/// Images of which btrfs restore gets a file that `cp --salvage` does not: the root directory has no inode item, and
-/// a block on the way is of another generation than its pointer says.
-const FILES_MISSED: &[&str] =
-    &["010-no-rootdir-inode-item__default_case", "049-btrfstune-transid-mismatch__default_case"];
 
 /// The addresses in lines that begin with `leaf` or `node`.
 fn blocks(text: &str) -> BTreeSet<u64> {
@@ -92,15 +76,13 @@ fn judge(name: &str, archive: &Path) {
     let shown = blocks(&String::from_utf8_lossy(&tree.stdout));
     let theirs = blocks(&other("btrfs", &["inspect-internal", "dump-tree", image]).unwrap_or_default());
     let missing: Vec<_> = theirs.difference(&shown).collect();
-    let expected = BLOCKS_MISSED.contains(&name);
-    assert_eq!(!missing.is_empty(), expected, "{name}: dump-tree shows {missing:?} too");
+    assert!(missing.is_empty(), "{name}: dump-tree shows {missing:?} too");
     let restored = dir.path().join("restored");
     std::fs::create_dir(&restored).unwrap();
     other("btrfs", &["restore", "-i", image, restored.to_str().unwrap()]);
     let copied = files(&out);
     let missing: Vec<_> = files(&restored).into_iter().filter(|file| !copied.contains(file)).collect();
-    let expected = FILES_MISSED.contains(&name);
-    assert_eq!(!missing.is_empty(), expected, "{name}: btrfs restore gets {missing:?} too");
+    assert!(missing.is_empty(), "{name}: btrfs restore gets {missing:?} too");
 }
 
 #[test]

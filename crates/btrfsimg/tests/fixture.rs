@@ -68,6 +68,14 @@ fn a_path_a_key_or_nothing_chooses_what_is_broken() {
     let found = verified(&image, 4);
     assert_eq!((&found[0]["rule"], &found[0]["inode"]), (&"LK-05".into(), &ino.into()));
 
+    // The image by -i.
+    fs::write(&image, &sound).unwrap();
+    let name = image.to_str().unwrap();
+    run(&["fixture", "apply", "-i", name, "inode-nlink", "/first"]).expect(0);
+    let ran = run(&["verify", "-i", name]).expect(4);
+    assert!(ran.text().starts_with("LK-01: ") && ran.text().contains("path=/first"), "{}", ran.text());
+    assert!(ran.text().contains("--explain RULE"), "{}", ran.text());
+
     fs::write(&image, &sound).unwrap();
     apply(&image, &["csum-data-flip", "/sub/second"]).expect(0);
     assert_eq!(verified(&image, 4)[0]["rule"], "CS-09");
@@ -76,10 +84,58 @@ fn a_path_a_key_or_nothing_chooses_what_is_broken() {
 }
 
 #[test]
+fn what_was_judged_is_said() {
+    let (dir, image) = image();
+    let name = image.to_str().unwrap();
+    let metadata = run(&["verify", name]).expect(0);
+    assert!(metadata.text().contains("sound (metadata): 0 errors"), "{}", metadata.text());
+    assert!(metadata.text().contains("data not compared") && !metadata.text().contains("decoded"));
+    // Text of 300,000 bytes is three extents, one of less than 2048 is inline.
+    let tree = dir.path().join("text");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("long"), "all work and no play ".repeat(300_000 / 21)).unwrap();
+    fs::write(tree.join("short"), "all work and no play ".repeat(60)).unwrap();
+    let packed = dir.path().join("packed.img");
+    let packed = packed.to_str().unwrap();
+    run(&["mkfs", "-r", tree.to_str().unwrap(), "--compress", "zstd", packed]).expect(0);
+    let whole = run(&["verify", "--data", "--decode", packed]).expect(0);
+    assert!(whole.text().contains(": sound: 0 errors"), "{}", whole.text());
+    assert!(whole.text().contains("4 compressed extents decoded"), "{}", whole.text());
+    let json = run(&["verify", "--decode", "--json", packed]).expect(0);
+    let document: Value = serde_json::from_slice(&json.stdout).unwrap();
+    // The bytes of both; the last sector of the long one may be decoded whole.
+    let bytes = document["decoded_bytes"].as_u64().unwrap();
+    let least = 300_000 / 21 * 21 + 60 * 21;
+    assert!((least..least + 4096).contains(&bytes), "{bytes}");
+}
+
+#[test]
+fn all_rules_are_listed() {
+    let list = run(&["verify", "--rules"]).expect(0);
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/verify.md")).unwrap();
+    let is_rule = |name: &&str| name.contains('-') && name.starts_with(|c: char| c.is_ascii_uppercase());
+    let rows = page.lines().filter_map(|l| l.strip_prefix("| ")?.split(' ').next().filter(is_rule)).count();
+    assert!(
+        list.text().contains("DIR-08  error    only xattrs have data behind the name\n"),
+        "{}",
+        list.text()
+    );
+    for line in list.text().lines() {
+        let rule = line.split_whitespace().next().unwrap();
+        assert!(page.contains(&format!("\n| {rule} |")), "{rule} is not in docs/verify.md");
+    }
+    assert_eq!(list.text().lines().count(), rows);
+    let said = run(&["verify", "--explain", "XX-01"]).expect(1);
+    assert!(said.stderr.contains("verify --rules"), "{}", said.stderr);
+}
+
+#[test]
 fn what_has_no_place_leaves_the_image_as_it_is() {
     let (_dir, image) = image();
     let sound = fs::read(&image).unwrap();
-    let cases: [(&[&str], i32, &str); 7] = [
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&[], 2, "no fault given"),
+        (&["inode-nlink", "/first", "/second"], 2, "/second"),
         (&["qgroup-rfer"], 1, "it needs quotas"),
         (&["xattr-data-len", "/first"], 1, "it needs an xattr"),
         (&["inode-nlink", "/absent"], 1, "no such file"),

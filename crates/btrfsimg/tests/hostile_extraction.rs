@@ -15,7 +15,7 @@ use btrfsimg_fs::txn::{Volume, VolumeOptions};
 use btrfsimg_fs::write::create::create;
 use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_ondisk::Timespec;
-use common::{Lab, command, edit_index, run, sh};
+use common::{Lab, command, edit_index, edit_items, run, sh};
 
 #[test]
 fn directories_that_hold_themselves() {
@@ -62,6 +62,61 @@ fn a_name_of_no_bytes() {
     assert!(ran.stderr.contains("DIR-"), "{}", ran.stderr);
     assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
     assert_eq!(fs::read_to_string(out.join("good")).unwrap(), "good\n");
+}
+
+/// A zstd frame with this header descriptor and what belongs to it, then blocks that each stand for 128 KiB of one byte.
+fn frame(header: &[u8], blocks: u32) -> Vec<u8> {
+    let mut bytes = [&[0x28, 0xb5, 0x2f, 0xfd], header].concat();
+    for nth in 1..=blocks {
+        let block = (131_072 << 3) | (1 << 1) | u32::from(nth == blocks);
+        bytes.extend_from_slice(&block.to_le_bytes()[..3]);
+        bytes.push(b'x');
+    }
+    bytes
+}
+
+#[test]
+fn frames_that_claim_more_than_there_is_room_for() {
+    let Some(lab) = Lab::kernel_made(&[], "rw,compress-force=zstd", |top| {
+        sh(
+            top,
+            "for i in $(seq 300); do echo $i $((i * 7919 % 1000)); done | head -c 1500 > packed; echo good > good",
+        );
+    }) else {
+        return;
+    };
+    let sound = fs::read(&lab.image).unwrap();
+    let text = run(&["cat", &lab.at("/packed")]).expect(0).stdout;
+    assert_eq!(text.len(), 1500);
+    // In one segment of 2^62 bytes; in a window of 128 KiB, sixty times as much as the file may have.
+    let claims = [&[0xe0][..], &(1u64 << 62).to_le_bytes()].concat();
+    for (frame, what) in [(frame(&claims, 1), "claims"), (frame(&[0x00, 0x38], 60), "gives")] {
+        fs::write(&lab.image, &sound).unwrap();
+        let edited = edit_items(&lab.image, |key_type, item| {
+            let is_inline = key_type == 108 && item[16] == 3 && item[20] == 0;
+            if is_inline {
+                assert!(frame.len() <= item.len() - 21, "{} of {}", frame.len(), item.len());
+                item[21..].fill(0);
+                item[21..21 + frame.len()].copy_from_slice(&frame);
+            }
+            is_inline
+        });
+        assert!(edited > 0);
+        let script = "ulimit -v 524288; exec timeout -s KILL 10 \"$@\"";
+        let out = lab.host(what);
+        let args = ["cp", "-r", &lab.at("/"), out.to_str().unwrap()];
+        let mut bounded = Command::new("bash");
+        let copied =
+            bounded.args(["-c", script, "bash", env!("CARGO_BIN_EXE_btrfsimg")]).args(args).output().unwrap();
+        // What a frame gives first may be taken, but no more than the file has.
+        let said = String::from_utf8_lossy(&copied.stderr);
+        assert!([Some(0), Some(4)].contains(&copied.status.code()), "{what}: {} {said}", copied.status);
+        assert_eq!(copied.status.code() == Some(4), said.contains("/packed: "), "{what}: {said}");
+        assert!(fs::metadata(out.join("packed")).map_or(0, |m| m.len()) <= 1500, "{what}");
+        assert_eq!(fs::read_to_string(out.join("good")).unwrap(), "good\n");
+        let verified = run(&["verify", "--decode", lab.image.to_str().unwrap()]).expect(4);
+        assert!(verified.text().lines().any(|l| l.starts_with("FE-25: ")), "{what}: {}", verified.text());
+    }
 }
 
 /// Deeper than recursion, open files, and what a path can say.

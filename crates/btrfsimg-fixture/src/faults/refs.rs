@@ -38,9 +38,12 @@ super::table! {
         image.edit_bytes(&spot, |data| data.push(b'x'))
     };
     "inode-ref-name-len-overflow": "REF-04", kernel refuses, check names,
-    "makes a name longer than its reference item", needs "an inode",
+    "makes a name longer than its reference item", needs "an inode with few names",
     |image, target| {
-        let spot = some!(reference(image, target, 0)?);
+        // 255 bytes are a length that can be: more is another fault.
+        let spot = some!(in_subvolumes(image, target, KeyType::INODE_REF, |i| {
+            i.slot > 0 && i.key.objectid != i.key.offset && i.data.len() < 10 + 255
+        })?);
         image.edit_at::<U16>(&spot, NAME_LEN, |n| *n = 255.into())
     };
     "inode-ref-name-empty": "REF-05", kernel refuses, check names,

@@ -73,6 +73,12 @@ super::table! {
         let spot = some!(lower(image, target)?);
         image.edit::<RootItem>(&spot, |r| r.refs = 0.into())
     };
+    "subvolume-root-dirid": "ROOT-12", kernel refuses, check names,
+    "makes a root item name another inode as the root directory", needs "a subvolume below the top level",
+    |image, target| {
+        let spot = some!(lower(image, target)?);
+        image.edit::<RootItem>(&spot, |r| r.root_dirid += 1 << 32)
+    };
     "subvolume-root-dir-name": "ROOT-12" or "LK-11", kernel reads, check names,
     "gives a subvolume's root directory a name other than `..`", needs "a subvolume",
     |image, target| {

@@ -54,6 +54,16 @@ impl Dir {
         Dir::new(fd, info, node, None, Origin::Bystander)
     }
 
+    /// The directory `fd`, which the copy made and left, and which gets one more entry.
+    pub(super) fn again(fd: OwnedFd, info: Info, node: Arc<PathNode>) -> Result<Dir> {
+        let mode = rustix::fs::fstat(&fd).map_err(failed("stat"))?.st_mode & 0o7777;
+        let narrow_mode = (mode & 0o700 != 0o700).then_some(mode);
+        if narrow_mode.is_some() {
+            rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode | 0o700)).map_err(failed("set mode"))?;
+        }
+        Ok(Dir::new(fd, info, node, narrow_mode, Origin::Found))
+    }
+
     fn new(fd: OwnedFd, info: Info, node: Arc<PathNode>, narrow_mode: Option<u32>, origin: Origin) -> Dir {
         let state = DirState { info, node, narrow_mode, origin };
         Dir { state: Arc::new(state), fd: Arc::new(fd) }

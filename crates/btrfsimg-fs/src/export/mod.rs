@@ -52,7 +52,8 @@ pub struct Options {
     /// Setuid and setgid bits; else they are cleared with a warning.
     pub setuid: bool,
     /// Goes on behind faults as far as it can: bytes that fail their check are copied as they are, those that cannot
-    /// be read as zeros; both are reported. Inodes without a name go to `lost+found`.
+    /// be read as zeros; both are reported. Inodes that no name leads to go where they say that they
+    /// were, or to `lost+found`.
     pub salvage: bool,
     /// What happens to what is there already and is no directory.
     pub existing: Existing,
@@ -109,6 +110,13 @@ pub enum Report<'a> {
         path: &'a [u8],
         /// Which inode.
         place: Place,
+        /// Whether the path is the one that the inode itself says it has; else it is one in `lost+found`.
+        is_home: bool,
+    },
+    /// A tree block is of another generation than what points to it says; its contents were taken as they are.
+    Stale {
+        /// What is wrong with it.
+        error: Error,
     },
     /// Something of it was left out that this user cannot make, or did not ask for.
     LeftOut {
@@ -211,9 +219,9 @@ pub fn copy_out(
     options: Options,
     report: &(dyn Fn(Report<'_>) + Sync),
 ) -> Result<Summary> {
-    let info = match options.salvage {
-        true => fs.salvage_info(source, FileType::DIR).0,
-        false => fs.info(source)?,
+    let (info, fault) = match options.salvage {
+        true => fs.salvage_info(source, FileType::DIR),
+        false => (fs.info(source)?, None),
     };
     let shown = String::from_utf8_lossy(path);
     if info.is_dir() && !options.recursive {
@@ -234,6 +242,9 @@ pub fn copy_out(
         failed: AtomicU64::new(0),
         damaged: AtomicU64::new(0),
     };
+    if let Some(error) = fault {
+        shared.fail(path, error);
+    }
     let workers = options.workers.max(1);
     let mut summary = thread::scope(|scope| {
         let (work, to_do) = bounded::<Work>(workers);
@@ -244,6 +255,10 @@ pub fn copy_out(
         drop(to_do);
         Walker::new(&shared, target, path, work).run(&info, name)
     })?;
+    for error in fs.take_stale() {
+        shared.failed.fetch_add(1, Ordering::Relaxed);
+        report(Report::Stale { error });
+    }
     summary.files = shared.files.into_inner();
     summary.bytes = shared.bytes.into_inner();
     summary.failed = shared.failed.into_inner();

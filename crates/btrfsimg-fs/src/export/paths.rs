@@ -42,6 +42,16 @@ impl PathNode {
         names
     }
 
+    /// Whether it is more than so many levels below the top.
+    pub(super) fn is_below(&self, levels: usize) -> bool {
+        let mut at = self.parent.as_deref();
+        for _ in 0..levels {
+            let Some(node) = at else { return false };
+            at = node.parent.as_deref();
+        }
+        at.is_some()
+    }
+
     pub(super) fn name(&self) -> &[u8] {
         &self.name
     }
@@ -96,6 +106,8 @@ mod tests {
         assert_eq!(b.path_of(b""), b"/a/b");
         let names: Vec<_> = b.names().iter().map(|n| n.name().to_vec()).collect();
         assert_eq!(names, [b"a".to_vec(), b"b".to_vec()]);
+        assert_eq!([0, 1, 2].map(|levels| b.is_below(levels)), [true, true, false]);
+        assert!(!top.is_below(0));
     }
 
     #[test]

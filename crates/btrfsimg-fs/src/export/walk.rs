@@ -74,7 +74,11 @@ pub(super) struct Walker<'a> {
     pub(super) visited: HashSet<Place>,
     /// What else was met, to know what was not: only for a salvage.
     met: HashSet<Place>,
-    target: OwnedFd,
+    /// Where the copies of directories are, for what is found of them later: only for a salvage.
+    pub(super) nodes: HashMap<Place, Arc<PathNode>>,
+    /// The directory whose copy, or the copy of whose contents, is at the top.
+    pub(super) top_place: Option<Place>,
+    pub(super) target: OwnedFd,
     pub(super) top: Arc<PathNode>,
     summary: Summary,
 }
@@ -96,6 +100,8 @@ impl<'a> Walker<'a> {
             linked: HashMap::new(),
             visited: HashSet::new(),
             met: HashSet::new(),
+            nodes: HashMap::new(),
+            top_place: None,
             target,
             top: PathNode::top(path),
             summary: Summary::default(),
@@ -105,6 +111,7 @@ impl<'a> Walker<'a> {
     /// Copies `info` to `name`, or what is in it when that is not given.
     pub(super) fn run(mut self, info: &Info, name: Option<&[u8]>) -> Result<Summary> {
         let target = self.target.try_clone().map_err(Error::io("open the target"))?;
+        self.top_place = info.is_dir().then_some(info.place);
         match name {
             None => self.enter(Dir::existing(target, *info, self.top.clone()), info.place),
             Some(name) if info.is_dir() => {
@@ -148,6 +155,9 @@ impl<'a> Walker<'a> {
     /// Puts `dir` on the stack with its entries.
     fn enter(&mut self, dir: Dir, place: Place) {
         self.visited.insert(place);
+        if self.shared.options.salvage {
+            self.nodes.insert(place, dir.state.node.clone());
+        }
         let path = dir.state.node.path_of(b"");
         let entries = match self.read_dir(place, &path) {
             Ok(entries) => entries,
@@ -198,6 +208,10 @@ impl<'a> Walker<'a> {
     fn step(&mut self) {
         let Some(frame) = self.stack.last_mut() else { return };
         let next = frame.entries.next();
+        if frame.entries.len() == 0 {
+            // Of a deep tree, the lists of all directories above would else be kept.
+            frame.entries = Vec::new().into_iter();
+        }
         let FrameDir::Open(dir) = &frame.dir else {
             self.stack.pop();
             return;
@@ -475,7 +489,7 @@ impl Frame {
 }
 
 /// Opens a directory of the copy from its top, step by step.
-fn open_node(target: &OwnedFd, node: &Arc<PathNode>) -> Result<OwnedFd> {
+pub(super) fn open_node(target: &OwnedFd, node: &Arc<PathNode>) -> Result<OwnedFd> {
     let mut at = target.try_clone().map_err(Error::io("open the target"))?;
     for part in node.names() {
         at = host::open_dir(&at, part.name()).map_err(failed("open"))?;

@@ -9,14 +9,13 @@ mod usage;
 use std::collections::HashSet;
 
 use btrfsimg_ondisk::{
-    FramedBlock, Header, KeyType, Logical, ParentExpectation, Physical, RootItem, SUPERBLOCK_LEN, Superblock,
+    FramedBlock, Header, KeyType, Logical, ParentExpectation, Physical, SUPERBLOCK_LEN, Superblock,
     Violation, check_superblock, objectid, superblock_offsets,
 };
 use zerocopy::FromBytes;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::lookup::Items as _;
 use crate::read::Filesystem;
 use crate::tree::TreeRoot;
 
@@ -153,32 +152,56 @@ pub fn walk_tree(
     Ok(())
 }
 
-/// The roots of all trees: the root tree and the chunk tree, then those in the root tree in the order of their ids;
-/// errors in the place of roots that cannot be read.
+/// The roots of all trees: the root tree and the chunk tree, then those in the root tree in the order of their ids,
+/// also where a root item breaks a rule, then those of the log; errors in the place of roots that cannot be read.
 ///
 /// # Errors
 /// `Corrupt`, `Io`, when the root tree itself cannot be read.
 pub fn tree_roots(fs: &Filesystem) -> Result<Vec<Result<TreeRoot>>> {
     let special = |tree| crate::tree::required_root(fs.store(), tree);
-    let mut roots = vec![special(objectid::ROOT_TREE), special(objectid::CHUNK_TREE)];
-    let (from, to) = (btrfsimg_ondisk::Key::MIN, btrfsimg_ondisk::Key::MAX);
-    fs.walk(objectid::ROOT_TREE, &from, &to, &mut |item| {
-        match item {
-            Err(e) => roots.push(Err(e)),
-            Ok(item) if item.key.key_type == KeyType::ROOT_ITEM => {
-                roots.push(root_of(item.key.objectid, item.data));
-            }
-            Ok(_) => {}
-        }
-        Ok(true)
-    })?;
+    let root_tree = special(objectid::ROOT_TREE)?;
+    let mut roots = vec![Ok(root_tree), special(objectid::CHUNK_TREE)];
+    roots_in(fs, &root_tree, &mut roots)?;
+    let sb = fs.superblock();
+    if sb.log_root.get() != 0 {
+        let log = TreeRoot {
+            tree: objectid::TREE_LOG,
+            logical: Logical(sb.log_root.get()),
+            level: sb.log_root_level,
+            // The log is written by the transaction after the committed one.
+            generation: sb.generation.get().saturating_add(1),
+        };
+        roots.push(Ok(log));
+        roots_in(fs, &log, &mut roots)?;
+    }
     Ok(roots)
 }
 
-fn root_of(tree: u64, data: &[u8]) -> Result<TreeRoot> {
-    let item = RootItem::parse(data)
-        .ok_or_else(|| Error::corrupt("ROOT-02", format!("root item of tree {tree} has an invalid size")))?;
-    Ok(TreeRoot::of_item(tree, &item))
+/// Adds the roots that a tree of root items holds.
+fn roots_in(fs: &Filesystem, tree: &TreeRoot, roots: &mut Vec<Result<TreeRoot>>) -> Result<()> {
+    let ctx = fs.store().ctx();
+    walk_tree(fs, tree, &mut |view| {
+        let view = match view {
+            Ok(view) if view.header().level == 0 => view,
+            Ok(_) => return Ok(()),
+            Err(e) => {
+                roots.push(Err(e));
+                return Ok(());
+            }
+        };
+        for slot in 0..view.block.slots() {
+            let Some(key) = view.block.key(slot).filter(|k| k.key_type == KeyType::ROOT_ITEM) else {
+                continue;
+            };
+            if let Some(Err(fault)) = view.block.item(slot, ctx) {
+                roots.push(Err(Error::corrupt_block(tree.tree, view.logical, true, fault)));
+            }
+            if let Some(item) = view.block.root_item(slot) {
+                roots.push(Ok(TreeRoot::of_item(key.objectid, &item)));
+            }
+        }
+        Ok(())
+    })
 }
 
 /// The tree that a user names: an id, or a name as `fs`, `FS_TREE`, `free-space`.

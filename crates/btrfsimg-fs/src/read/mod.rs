@@ -13,9 +13,10 @@ mod segments;
 mod stream;
 mod view;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use btrfsimg_ondisk::{Superblock, objectid};
+use btrfsimg_ondisk::{Logical, Superblock, objectid};
 use rustc_hash::FxHashMap;
 
 use crate::block_store::BlockStore;
@@ -35,6 +36,8 @@ pub struct Filesystem {
     store: BlockStore,
     /// Roots of trees looked up so far: every lookup in a tree starts at its root.
     roots: Mutex<FxHashMap<u64, TreeRoot>>,
+    /// Of a salvage: the blocks that were taken though they are of another generation than the pointer says.
+    stale: Option<Mutex<BTreeMap<Logical, Error>>>,
 }
 
 impl Filesystem {
@@ -43,7 +46,7 @@ impl Filesystem {
     /// # Errors
     /// `NotBtrfs`, `Corrupt`, `Unsupported` (features and profiles by name), `Io`.
     pub fn open(device: Arc<dyn Device>) -> Result<Filesystem> {
-        Ok(Filesystem { store: BlockStore::open(device)?, roots: Mutex::default() })
+        Ok(Filesystem { store: BlockStore::open(device)?, roots: Mutex::default(), stale: None })
     }
 
     /// The superblock.

@@ -1,6 +1,6 @@
 //! Reading what is broken: older roots, bytes whose checksum is wrong, inodes without an item.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use btrfsimg_ondisk::{BackupRoot, FileType, InodeItem, Key, KeyType, Logical, objectid};
 
@@ -21,7 +21,7 @@ impl Filesystem {
     /// As [`Filesystem::open`], where no copy of the superblock or no root tree can be read.
     pub fn salvage(device: Arc<dyn Device>, fault: &mut dyn FnMut(Error)) -> Result<Filesystem> {
         let store = BlockStore::open_damaged(device, fault)?;
-        let fs = Filesystem { store, roots: Default::default() };
+        let fs = Filesystem { store, roots: Default::default(), stale: Some(Default::default()) };
         let backups = backup_roots(fs.superblock());
         fs.choose_root(objectid::FS_TREE, &backups, fault, |b| {
             (b.fs_root.get(), b.fs_root_gen.get(), b.fs_root_level)
@@ -30,6 +30,16 @@ impl Filesystem {
             (b.csum_root.get(), b.csum_root_gen.get(), b.csum_root_level)
         });
         Ok(fs)
+    }
+
+    /// What is wrong with the blocks that were read on though they are of another generation than what points to them
+    /// says, each once: what is in them may be older, or newer, than the rest. Of a salvage alone.
+    pub fn take_stale(&self) -> Vec<Error> {
+        let taken = self
+            .stale
+            .as_ref()
+            .map(|s| std::mem::take(&mut *s.lock().unwrap_or_else(PoisonError::into_inner)));
+        taken.unwrap_or_default().into_values().collect()
     }
 
     /// Takes a backup root of `tree` where its own cannot be read.

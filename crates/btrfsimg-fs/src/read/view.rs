@@ -1,6 +1,6 @@
 //! Items in key order that go on behind faults.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use btrfsimg_ondisk::{
     BlockContext, FramedBlock, Item, Key, Logical, MAX_LEVEL, ParentExpectation, TreeBlock, Violation,
@@ -67,14 +67,28 @@ struct Level {
 }
 
 impl Filesystem {
-    /// The block at `logical`; a leaf with bad items as far as it can be read.
+    /// The block at `logical`; a leaf with bad items as far as it can be read. A salvage takes one of another
+    /// generation where all else that the pointer says holds.
     fn page(&self, logical: Logical, expect: &ParentExpectation) -> Result<Page> {
+        let fault = match (self.page_as(logical, expect), &self.stale) {
+            (Err(fault @ Error::Corrupt(_)), Some(_)) => fault,
+            (page, _) => return page,
+        };
+        let any_generation = ParentExpectation { generation: None, ..*expect };
+        let Ok(page) = self.page_as(logical, &any_generation) else { return Err(fault) };
+        if let Some(stale) = &self.stale {
+            stale.lock().unwrap_or_else(PoisonError::into_inner).insert(logical, fault);
+        }
+        Ok(page)
+    }
+
+    fn page_as(&self, logical: Logical, expect: &ParentExpectation) -> Result<Page> {
         let fault = match self.store.read_block(logical, expect) {
             Ok(block) => return Ok(Page::Sound(block)),
             Err(e) => e,
         };
         if expect.level == Some(0) && matches!(fault, Error::Corrupt(_)) {
-            return self.framed(logical, expect).map(|b| Page::Damaged(logical, b)).ok_or(fault);
+            return self.store.framed(logical, expect).map(|b| Page::Damaged(logical, b)).ok_or(fault);
         }
         Err(fault)
     }
@@ -82,25 +96,6 @@ impl Filesystem {
     /// The root block of a tree, a leaf as far as it can be read: only whether it can.
     pub(super) fn page_of(&self, root: &TreeRoot) -> Result<()> {
         self.page(root.logical, &root.expectation()).map(drop)
-    }
-
-    /// The first copy with a sound frame.
-    fn framed(&self, logical: Logical, expect: &ParentExpectation) -> Option<FramedBlock> {
-        let ctx = self.store.ctx();
-        for copy in 0.. {
-            let mut bytes = vec![0; ctx.nodesize].into_boxed_slice();
-            match self.store.read_data(logical, &mut bytes, copy) {
-                Ok(true) => {}
-                Ok(false) => break,
-                // A copy that cannot be read may be the last one: a next one says so.
-                Err(Error::Io { .. }) => continue,
-                Err(_) => break,
-            }
-            if let Ok(block) = FramedBlock::parse(bytes, logical, ctx, expect) {
-                return Some(block);
-            }
-        }
-        None
     }
 
     /// The level below `at`, with the slots that may hold keys in `from..=to`.

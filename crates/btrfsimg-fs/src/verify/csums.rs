@@ -48,6 +48,25 @@ impl Csums {
         all
     }
 
+    /// Adds those of a run that follows.
+    pub(super) fn append(&mut self, other: Csums) {
+        other.ranges.into_iter().for_each(|(start, end)| self.push(start, end));
+    }
+
+    /// All that any of them covers, each in whatever order.
+    pub(super) fn union<'c>(all: impl Iterator<Item = &'c Csums>) -> Csums {
+        let mut ranges: Vec<(u64, u64)> = all.flat_map(|c| &c.ranges).copied().collect();
+        ranges.sort_unstable();
+        let mut union = Csums::default();
+        for (start, end) in ranges {
+            match union.ranges.last_mut() {
+                Some(last) if start <= last.1 => last.1 = last.1.max(end),
+                _ => union.ranges.push((start, end)),
+            }
+        }
+        union
+    }
+
     /// How many of the `len` bytes at `start` are covered.
     pub(super) fn covered(&self, start: u64, len: u64) -> u64 {
         let end = start.saturating_add(len);

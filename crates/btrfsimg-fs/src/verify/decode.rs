@@ -1,6 +1,7 @@
 //! Compressed data, decoded (FE-25, FE-27): each extent once, on every copy that differs.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use btrfsimg_compress::{Algorithm, Decoder, Finding as Streams, Inspection, MAX_CHUNK};
 use btrfsimg_ondisk::{
@@ -17,8 +18,29 @@ thread_local! {
     static DECODER: RefCell<Decoder> = RefCell::new(Decoder::new());
 }
 
+/// What was decoded, each extent once.
+#[derive(Default)]
+pub(super) struct Decoded {
+    pub(super) extents: AtomicU64,
+    /// Bytes that came out.
+    pub(super) bytes: AtomicU64,
+}
+
+impl Decoded {
+    fn count(&self, stream: &Inspection) {
+        self.extents.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(stream.decoded_len as u64, Ordering::Relaxed);
+    }
+}
+
 /// Decodes what a leaf of a subvolume holds or points to, unless it was decoded before.
-pub(super) fn judge(image: &Image<'_>, usage: &Usage, block: &Block, findings: &mut Findings) {
+pub(super) fn judge(
+    image: &Image<'_>,
+    usage: &Usage,
+    block: &Block,
+    decoded: &Decoded,
+    findings: &mut Findings,
+) {
     block.for_each_item(&image.ctx, |slot, item| {
         let extent = (item.key.key_type == KeyType::EXTENT_DATA).then(|| FileExtent::parse(item.data));
         let Some(Ok(extent)) = extent else { return };
@@ -29,12 +51,12 @@ pub(super) fn judge(image: &Image<'_>, usage: &Usage, block: &Block, findings: &
         };
         match &extent.kind {
             FileExtentKind::Inline(stored) => {
-                inline(image, algorithm, stored, extent.ram_bytes, &place, findings);
+                inline(image, (algorithm, stored), extent.ram_bytes, &place, decoded, findings);
             }
             FileExtentKind::Regular(range) if range.disk_bytenr.get() != 0 => {
                 let known = usage.find(range.disk_bytenr.get()).is_some_and(|e| e.set(bit::DECODED));
                 if !known {
-                    regular(image, algorithm, (&item, &extent, range), &place, findings);
+                    regular(image, algorithm, (&item, &extent, range), &place, decoded, findings);
                 }
             }
             _ => {}
@@ -53,16 +75,19 @@ fn algorithm(compression: u8) -> Option<Algorithm> {
 
 fn inline(
     image: &Image<'_>,
-    algorithm: Algorithm,
-    stored: &[u8],
+    (algorithm, stored): (Algorithm, &[u8]),
     ram_bytes: u64,
     place: &Place,
+    decoded: &Decoded,
     findings: &mut Findings,
 ) {
     let sector = sectorsize(image);
     let found = DECODER.with_borrow_mut(|d| d.inspect_inline(algorithm, stored, sector));
     match found {
-        Ok(found) => judge_stream(&found, ram_bytes, ram_bytes, place, findings),
+        Ok(found) => {
+            decoded.count(&found);
+            judge_stream(&found, ram_bytes, ram_bytes, place, findings);
+        }
         Err(error) => findings.add("FE-25", place.clone(), format!("inline {algorithm} data: {error}")),
     }
 }
@@ -73,6 +98,7 @@ fn regular(
     algorithm: Algorithm,
     (item, extent, range): (&Item<'_>, &FileExtent<'_>, &FileExtentRange),
     place: &Place,
+    decoded: &Decoded,
     findings: &mut Findings,
 ) {
     let (at, len) = (range.disk_bytenr.get(), range.disk_num_bytes.get());
@@ -103,6 +129,9 @@ fn regular(
         let wanted = range.offset.get().saturating_add(range.num_bytes.get());
         match found {
             Ok(found) => {
+                if judged.is_empty() {
+                    decoded.count(&found);
+                }
                 // The last sector of a file may be decoded in part: zeros follow.
                 let least = wanted.saturating_sub(image.ctx.sectorsize - 1).min(extent.ram_bytes);
                 judge_stream(&found, least, extent.ram_bytes, &place, findings);

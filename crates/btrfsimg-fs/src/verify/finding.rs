@@ -142,6 +142,30 @@ pub(super) struct Findings {
     pub(super) list: Vec<Finding>,
     pub(super) more_errors: u64,
     pub(super) more_warnings: u64,
+    /// Those about a copy of a block that has a sound one before it: no reader meets them, so they come last.
+    pub(super) spare: Spare,
+}
+
+/// What is wrong with copies that no reader needs; past the limit only counted.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Spare {
+    pub(super) list: Vec<Finding>,
+    pub(super) more: u64,
+}
+
+impl Spare {
+    pub(super) fn push(&mut self, finding: Finding) {
+        if self.list.len() < Findings::KEPT {
+            self.list.push(finding);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub(super) fn append(&mut self, other: Spare) {
+        self.more += other.more;
+        other.list.into_iter().for_each(|f| self.push(f));
+    }
 }
 
 impl Findings {
@@ -165,6 +189,7 @@ impl Findings {
     pub(super) fn append(&mut self, other: Findings) {
         self.more_errors += other.more_errors;
         self.more_warnings += other.more_warnings;
+        self.spare.append(other.spare);
         other.list.into_iter().for_each(|f| self.push(f));
     }
 

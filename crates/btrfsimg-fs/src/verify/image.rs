@@ -111,21 +111,26 @@ impl Image<'_> {
         let mut best: Option<Copied> = None;
         for (mirror, stored) in copies.iter().enumerate() {
             let place = if copies.len() > 1 { at_mirror(&place, mirror, *stored) } else { place.clone() };
+            let has_sound = best.as_ref().is_some_and(|b| b.judged.is_sound());
+            let mut fault = |f: Finding| match has_sound && f.severity().is_error() {
+                true => findings.spare.push(f),
+                false => findings.push(f),
+            };
             let mut bytes = vec![0; self.ctx.nodesize].into_boxed_slice();
             if let Err(error) = self.device.read_at(&mut bytes, stored.physical) {
-                findings.add("BLK-05", place, format!("cannot read the block: {error}"));
+                fault(Finding::new("BLK-05", place, format!("cannot read the block: {error}")));
                 continue;
             }
             if best.as_ref().is_some_and(|b| b.judged.bytes() == &bytes[..]) {
                 continue;
             }
             let this = self.judge(pointer, bytes, strict && best.is_none());
-            let both_sound = this.judged.is_sound() && best.as_ref().is_some_and(|b| b.judged.is_sound());
-            if both_sound {
-                findings.add("DUP-01", place.clone(), "copies differ, each sound in itself");
+            let is_sound = this.judged.is_sound();
+            if is_sound && has_sound {
+                fault(Finding::new("DUP-01", place.clone(), "copies differ, each sound in itself"));
             }
-            this.violations.iter().for_each(|v| findings.push(Finding::of(v.clone(), &place)));
-            if best.as_ref().is_none_or(|b| !b.judged.is_sound() && this.judged.is_sound()) {
+            this.violations.iter().for_each(|v| fault(Finding::of(v.clone(), &place)));
+            if best.is_none() || (is_sound && !has_sound) {
                 best = Some(this);
             }
         }

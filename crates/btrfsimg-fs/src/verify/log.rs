@@ -1,14 +1,19 @@
-//! The log of a file system that was not unmounted (LOG-01, LOG-02): a tree of log trees, one for each subvolume with
+//! The log of a file system that was not unmounted (LOG-01, LOG-02, CS-06): a tree of log trees, one for each subvolume with
 //! changes that an fsync made durable. Its blocks have no extent items; the next mount replays and frees them.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
-use btrfsimg_ondisk::{KeyType, Logical, RootItem, block_group_flags as bg, objectid};
+use btrfsimg_ondisk::{
+    BlockContext, COMPRESSION_NONE, FileExtent, FileExtentKind, InodeItem, KeyType, Logical, RootItem,
+    block_group_flags as bg, inode_flags, objectid,
+};
+use zerocopy::FromBytes;
 
+use super::csums::Csums;
 use super::extents::Group;
 use super::finding::{Findings, Place};
-use super::image::Image;
+use super::image::{Block, Image};
 use super::roots::RootTree;
 use super::usage::Usage;
 use super::walk::{Tree, Users, Walk};
@@ -18,6 +23,7 @@ pub(super) fn judge(
     image: &Image<'_>,
     roots: &RootTree,
     (usage, groups): (&Usage, &[Group]),
+    csums: Option<&Csums>,
     blocks: &AtomicU64,
     findings: &mut Findings,
 ) {
@@ -42,6 +48,7 @@ pub(super) fn judge(
         });
     });
     findings.append(walked.findings);
+    let (mut logged, mut whole) = (Vec::new(), walked.whole);
     for (subvolume, root, place) in walked.runs.into_iter().flatten() {
         if !objectid::is_fs_tree(subvolume) || roots.find(subvolume).is_none() {
             findings.add(
@@ -57,10 +64,74 @@ pub(super) fn judge(
             ..top
         };
         let walk = Walk::new(image, tree, Users::Log(&met), blocks);
-        findings.append(walk.run(|(): &mut (), _, _, _| ()).findings);
+        let walked = walk.run(|run: &mut Logged, block, _, _| run.leaf(block, &image.ctx));
+        findings.append(walked.findings);
+        whole &= walked.whole;
+        let mut all = Logged::default();
+        walked.runs.into_iter().for_each(|run| all.append(run));
+        logged.push(all);
+    }
+    if let Some(csums) = csums.filter(|_| whole) {
+        judge_checksums(&logged, csums, findings);
     }
     if usage.whole {
         judge_space(image, usage, groups, met.into_inner().unwrap_or_default(), findings);
+    }
+}
+
+/// What one log tree holds of data and their checksums.
+#[derive(Default)]
+struct Logged {
+    csums: Csums,
+    /// Inodes whose data have checksums.
+    checked: Vec<u64>,
+    /// Data of inodes: where they start and how long they are.
+    data: Vec<(u64, u64, u64, Place)>,
+}
+
+impl Logged {
+    fn leaf(&mut self, block: &Block, ctx: &BlockContext) {
+        self.csums.leaf(block, ctx);
+        block.for_each_item(ctx, |slot, item| match item.key.key_type {
+            KeyType::INODE_ITEM => {
+                let inode = InodeItem::read_from_bytes(item.data);
+                let checked = inode.is_ok_and(|i| i.flags.get() & inode_flags::NODATASUM == 0);
+                self.checked.extend(checked.then_some(item.key.objectid));
+            }
+            KeyType::EXTENT_DATA => {
+                let Ok(extent) = FileExtent::parse(item.data) else { return };
+                let FileExtentKind::Regular(range) = &extent.kind else { return };
+                let at = range.disk_bytenr.get();
+                let (start, len) = match extent.compression {
+                    COMPRESSION_NONE => (at.saturating_add(range.offset.get()), range.num_bytes.get()),
+                    _ => (at, range.disk_num_bytes.get()),
+                };
+                if at != 0 {
+                    let place = Place::item(block.tree, block.logical, slot, item.key);
+                    self.data.push((item.key.objectid, start, len, place));
+                }
+            }
+            _ => {}
+        });
+    }
+
+    fn append(&mut self, other: Logged) {
+        self.csums.append(other.csums);
+        self.checked.extend(other.checked);
+        self.data.extend(other.data);
+    }
+}
+
+/// CS-06: data in a log have their checksums there too, or in the checksum tree.
+fn judge_checksums(logged: &[Logged], csums: &Csums, findings: &mut Findings) {
+    let csums = Csums::union(logged.iter().map(|l| &l.csums).chain([csums]));
+    for log in logged {
+        let checked = log.data.iter().filter(|(ino, ..)| log.checked.binary_search(ino).is_ok());
+        for (_, start, len, place) in checked {
+            if csums.covered(*start, *len) < *len {
+                findings.add("CS-06", place.clone(), "logged data are not covered by checksums");
+            }
+        }
     }
 }
 

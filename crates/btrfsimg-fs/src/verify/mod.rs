@@ -105,22 +105,23 @@ pub fn verify_watched(
     let device_len = device.len().map_err(Error::io("length of the image"))?;
     let superblock = supers::read(device, device_len, &mut findings);
     report.absorb(findings);
-    let Some(superblock) = superblock? else { return Ok(report.summary) };
+    let Some(superblock) = superblock? else { return Ok(report.finish()) };
     let Some(mut image) = open(device, device_len, superblock, options, progress) else {
-        return Ok(report.summary);
+        return Ok(report.finish());
     };
     let mut passes = Passes::new(&mut report);
     passes.chunk_tree(&mut image);
     if let Some(chunk) = image.chunks.iter().find(|c| !c.is_linear()) {
         let profile = btrfsimg_ondisk::block_group_flags::describe(chunk.flags);
-        return match report.summary.errors {
-            0 => Err(Error::Unsupported(format!("block group profile {profile} (chunk {})", chunk.start))),
-            _ => Ok(report.summary),
+        let (summary, start) = (report.finish(), chunk.start);
+        return match summary.errors {
+            0 => Err(Error::Unsupported(format!("block group profile {profile} (chunk {start})"))),
+            _ => Ok(summary),
         };
     }
     passes.find_root_tree(&mut image);
     passes.trees(&image, options);
-    Ok(report.summary)
+    Ok(report.finish())
 }
 
 /// The image with its system chunks mapped; `None` when the superblock does not say how to read it.

@@ -140,7 +140,14 @@ impl<'r, 's> Passes<'r, 's> {
             let reason = format!("log tree at {} to replay", image.superblock.log_root);
             self.report.emit(&Finding::new("LOG-01", Place::tree(objectid::TREE_LOG), reason));
             let mut findings = Findings::default();
-            log::judge(image, &roots, (&space.usage, &space.groups), &self.blocks, &mut findings);
+            log::judge(
+                image,
+                &roots,
+                (&space.usage, &space.groups),
+                csums.as_ref(),
+                &self.blocks,
+                &mut findings,
+            );
             self.report.absorb(findings);
         }
         self.report.summary.tree_blocks = self.blocks.load(Ordering::Relaxed);
@@ -235,12 +242,27 @@ impl<'r, 's> Passes<'r, 's> {
     ) -> (Vec<T>, bool) {
         let walk = Walk::new(image, root.tree(), Users::Now(&space.usage), &self.blocks);
         let walked = walk.run(|run: &mut T, block, _, _| leaf(run, block));
-        let mut findings = walked.findings;
-        judge_root(&space.usage, root, &mut findings);
-        self.report.absorb(findings);
+        let mut at_root = Findings::default();
+        judge_root(&space.usage, root, &mut at_root);
+        self.absorb_tree(at_root, walked.findings);
         self.report.summary.trees += 1;
         space.whole &= walked.whole;
         (walked.runs, walked.whole)
+    }
+
+    /// Passes on what was found inside a tree and of the pointer to it. A tree that can be read and whose root is no extent
+    /// was freed: that comes first, and that its other blocks are none follows.
+    pub(super) fn absorb_tree(&mut self, at_root: Findings, mut inside: Findings) {
+        let unreadable = inside.list.iter().any(|f| f.rule.0.starts_with("BLK-") && f.severity().is_error());
+        let is_freed = !unreadable && at_root.list.iter().any(|f| f.rule.0 == "XR-04" && !f.consequence);
+        if !is_freed {
+            self.report.absorb(inside);
+            return self.report.absorb(at_root);
+        }
+        let extents = inside.list.iter_mut().filter(|f| f.rule.0.starts_with("XR-"));
+        extents.for_each(|f| f.consequence = true);
+        self.report.absorb(at_root);
+        self.report.absorb(inside);
     }
 
     fn device_tree(&mut self, image: &Image<'_>, roots: &RootTree, space: &mut Space) {

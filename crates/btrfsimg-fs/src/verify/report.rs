@@ -2,7 +2,7 @@
 
 use btrfsimg_ondisk::Severity;
 
-use super::finding::{Finding, Findings};
+use super::finding::{Finding, Findings, Spare};
 
 /// What verify found, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,10 @@ pub struct Summary {
     pub extents: u64,
     /// Bytes of data compared with their checksums, all copies counted.
     pub data_bytes: u64,
+    /// Compressed extents that were decoded, inline ones too, each once.
+    pub decoded_extents: u64,
+    /// Bytes that these hold, decoded.
+    pub decoded_bytes: u64,
 }
 
 impl Summary {
@@ -43,11 +47,20 @@ impl Summary {
 pub(super) struct Report<'a> {
     sink: &'a mut dyn FnMut(&Finding),
     pub(super) summary: Summary,
+    spare: Spare,
 }
 
 impl<'a> Report<'a> {
     pub(super) fn new(sink: &'a mut dyn FnMut(&Finding)) -> Report<'a> {
-        Report { sink, summary: Summary::default() }
+        Report { sink, summary: Summary::default(), spare: Spare::default() }
+    }
+
+    /// Passes on what was left for the end; gives the sums.
+    pub(super) fn finish(mut self) -> Summary {
+        let Spare { list, more } = std::mem::take(&mut self.spare);
+        list.iter().for_each(|f| self.emit(f));
+        self.summary.errors += more;
+        self.summary
     }
 
     /// From here on, what is found may follow from going by an old root.
@@ -76,6 +89,7 @@ impl<'a> Report<'a> {
 
     /// Passes findings on as consequences, if something came before that they may follow from.
     pub(super) fn absorb_as(&mut self, consequence: bool, mut findings: Findings) {
+        self.spare.append(std::mem::take(&mut findings.spare));
         if consequence || self.summary.backup_generation.is_some() {
             self.summary.consequences += findings.more_errors;
             findings.more_errors = 0;

@@ -135,7 +135,7 @@ impl RootTree {
         (root.key.offset == 0 || may_have_offset).then_some(root)
     }
 
-    /// ROOT-09, ROOT-11, ROOT-13, ROOT-15, LK-07: what needs no other tree.
+    /// ROOT-09, ROOT-11 to ROOT-13, ROOT-15, LK-07: what needs no other tree.
     pub(super) fn judge(&self, sb: &Superblock, findings: &mut Findings) {
         let optional = [
             (objectid::FREE_SPACE_TREE, compat_ro::FREE_SPACE_TREE),
@@ -161,6 +161,14 @@ impl RootTree {
         for root in self.roots.iter().filter(|r| r.is_subvolume()) {
             if root.is_dead() && self.orphans.binary_search(&root.key.objectid).is_err() {
                 findings.add("ROOT-11", root.place.clone(), "deleted subvolume without an orphan item");
+            }
+            let (dir, is_below) = (root.item.root_dirid.get(), root.key.objectid != objectid::FS_TREE);
+            if is_below && !root.is_dead() && dir != objectid::FIRST_FREE {
+                let reason = format!(
+                    "root directory of the subvolume, have inode {dir} expect {}",
+                    objectid::FIRST_FREE
+                );
+                findings.add("ROOT-12", root.place.clone(), reason);
             }
             let writable = root.item.flags.get() & root_flags::RDONLY == 0;
             if writable && root.item.received_uuid != [0; 16] && !root.is_dead() {

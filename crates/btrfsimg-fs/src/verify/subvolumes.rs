@@ -78,12 +78,12 @@ impl Passes<'_, '_> {
         let walk = Walk::new(image, root.tree(), Users::Now(&space.usage), &self.blocks).knowing(&known);
         let walked =
             walk.run_in_parts(|run: &mut inodes::Run, block, first, _| run.leaf(block, first, &subvolume));
-        let mut faults = walked.findings;
-        judge_root(&space.usage, root, &mut faults);
+        let (mut at_root, mut faults) = (Findings::default(), walked.findings);
+        judge_root(&space.usage, root, &mut at_root);
         if root.is_subvolume() {
             paths::fill(image, root.tree(), &mut faults);
         }
-        self.report.absorb(faults);
+        self.absorb_tree(at_root, faults);
         self.report.summary.trees += 1;
         let (mut seen, whole) = inodes::join(walked.runs, &mut before.shared, &subvolume);
         let whole = whole && walked.whole;
@@ -144,17 +144,21 @@ impl Passes<'_, '_> {
     pub(super) fn decode(&mut self, image: &Image<'_>, roots: &RootTree, space: &Space) {
         let met = Mutex::new(FxHashSet::default());
         let known = once(&met);
+        let decoded = decode::Decoded::default();
         for root in in_order(roots).filter(|root| root.is_subvolume()) {
             let blocks = std::sync::atomic::AtomicU64::new(0);
-            let walked = Walk::quiet(image, root.tree(), &blocks)
-                .knowing(&known)
-                .in_runs_of(1)
-                .run(|found: &mut Findings, block, _, _| decode::judge(image, &space.usage, block, found));
+            let walked = Walk::quiet(image, root.tree(), &blocks).knowing(&known).in_runs_of(1).run(
+                |found: &mut Findings, block, _, _| {
+                    decode::judge(image, &space.usage, block, &decoded, found);
+                },
+            );
             for mut found in walked.runs {
                 paths::fill(image, root.tree(), &mut found);
                 self.report.absorb(found);
             }
         }
+        self.report.summary.decoded_extents = decoded.extents.into_inner();
+        self.report.summary.decoded_bytes = decoded.bytes.into_inner();
     }
 }
 

@@ -1,5 +1,6 @@
 //! `fixture`: images broken in one way, for testing what reads them.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use btrfsimg_fs::read::Filesystem;
 use btrfsimg_ondisk::{Key, KeyType, Rule};
 use serde_json::{Value, json};
 
+use crate::address::image_alone;
+use crate::exit::usage;
 use crate::output::{Ui, print_json, stdout};
 
 /// Break an image in one way, its checksums made right again
@@ -65,25 +68,54 @@ struct ExplainArgs {
 /// The image is changed in place, on every copy of what is changed. Where it has no place for the fault, nothing is
 /// written and the exit code is 1.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "\
+#[command(
+    override_usage = "btrfsimg fixture apply [OPTIONS] IMAGE FAULT [PATH|KEY]\n       \
+                      btrfsimg fixture apply [OPTIONS] -i IMAGE FAULT [PATH|KEY]",
+    after_help = "\
 Examples:
   btrfsimg fixture apply broken.img dir-item-name-len-overflow
-  btrfsimg fixture apply broken.img file-extent-compression /var/log/messages
-  btrfsimg fixture apply broken.img chunk-stripe-len-zero '(256 CHUNK_ITEM 13631488)'")]
+  btrfsimg fixture apply -i broken.img file-extent-compression /var/log/messages
+  btrfsimg fixture apply broken.img chunk-stripe-len-zero '(256 CHUNK_ITEM 13631488)'"
+)]
 struct ApplyArgs {
+    /// The image, instead of by the first argument
+    #[arg(short, long, value_name = "FILE")]
+    image: Option<PathBuf>,
     /// Where in the image file the file system starts, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = crate::size::parse_size)]
     offset: u64,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The image
+    /// The image (not with -i), the fault, and what to break: a path in the image, or a key as `inspect tree` prints
+    /// it [default: the first that fits]
+    #[arg(value_name = "WORDS", num_args = 1..=3, required = true)]
+    words: Vec<OsString>,
+}
+
+/// What `apply` was asked for.
+struct Wanted {
     image: PathBuf,
-    /// The fault
-    fault: String,
-    /// What to break: a path in the image, or a key as `inspect tree` prints it [default: the first that fits]
-    #[arg(value_name = "PATH|KEY", value_parser = parse_place)]
-    target: Option<Place>,
+    fault: &'static Fault,
+    place: Option<Place>,
+}
+
+impl ApplyArgs {
+    fn wanted(&self) -> Result<Wanted> {
+        let mut words = self.words.iter();
+        let image = match &self.image {
+            Some(image) => image.clone(),
+            None => image_alone(words.next().ok_or_else(|| usage("no image given"))?)?,
+        };
+        let missing = || usage("no fault given; `btrfsimg fixture list` has them all");
+        let fault = named(&words.next().ok_or_else(missing)?.to_string_lossy())?;
+        let place =
+            words.next().map(|word| parse_place(&word.to_string_lossy())).transpose().map_err(usage)?;
+        if let Some(word) = words.next() {
+            return Err(usage(format!("{}: one argument too many", word.to_string_lossy())));
+        }
+        Ok(Wanted { image, fault, place })
+    }
 }
 
 /// What was named to be broken.
@@ -181,10 +213,10 @@ fn explain(fault: &Fault) -> Result<()> {
 }
 
 fn apply(args: &ApplyArgs, ui: &Ui) -> Result<()> {
-    let fault = named(&args.fault)?;
-    let name = args.image.display().to_string();
-    let device = Arc::new(FileDevice::open(&args.image, Access::Write, args.offset)?);
-    let target = match &args.target {
+    let Wanted { image, fault, place } = args.wanted()?;
+    let name = image.display().to_string();
+    let device = Arc::new(FileDevice::open(&image, Access::Write, args.offset)?);
+    let target = match &place {
         None => Target::Any,
         Some(Place::Key(key)) => Target::Key(*key),
         Some(Place::Path(path)) => {

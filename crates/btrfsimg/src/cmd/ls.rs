@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::entries::{Listed, join, read_dir, sorted};
 use crate::address::{Address, ImageArgs, Opened};
-use crate::exit::CORRUPT;
+use crate::exit::{CORRUPT, FAILED};
 use crate::output::{Ui, human_size, iso_time, list_time, mode_string, print_json, put_bytes, shown, stdout};
 
 /// List directories of an image
@@ -66,6 +66,10 @@ pub(crate) struct Args {
     paths: Vec<OsString>,
 }
 
+/// Bytes of the longest path whose directory is listed, sixteen times what a kernel takes: below, the lines of a hostile
+/// tree would grow without end.
+const SHOWN_MAX: usize = 65536;
+
 impl Args {
     fn is_long(&self) -> bool {
         self.long || self.full_time
@@ -114,8 +118,15 @@ fn list(args: &Args, ui: &Ui, image: &Opened, address: &Address, printer: &mut P
             printer.entry(fs, Some(&path), entry)?;
         }
         if args.recursive {
-            let below = entries.iter().rev().filter(|e| e.file_type == FileType::DIR);
-            pending.extend(below.map(|e| (e.place, join(&path, &e.name))));
+            for below in entries.iter().rev().filter(|e| e.file_type == FileType::DIR) {
+                let path = join(&path, &below.name);
+                if path.len() <= SHOWN_MAX {
+                    pending.push((below.place, path));
+                    continue;
+                }
+                let shown = Address { image: address.image.clone(), path };
+                ui.fail(&format!("{shown}: file name too long: not listed"), FAILED);
+            }
         }
     }
     Ok(())

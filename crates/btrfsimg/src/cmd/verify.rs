@@ -32,6 +32,7 @@ Examples:
   btrfsimg verify --data --decode out.img
   btrfsimg verify --json out.img | jq '.findings[0].rule'
   btrfsimg verify --jsonl out.img | grep -m 1 '\"severity\":\"error\"'
+  btrfsimg verify --rules | grep -i orphan
   btrfsimg verify --explain DIR-08")]
 pub(crate) struct Args {
     /// Compare every sector of data with its checksum too, on every copy
@@ -56,8 +57,14 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "json")]
     jsonl: bool,
     /// Say what a rule means and why it matters
-    #[arg(long, value_name = "RULE", conflicts_with = "image")]
+    #[arg(long, value_name = "RULE", conflicts_with_all = ["image", "image_file"])]
     explain: Option<String>,
+    /// List all rules, one a line: name, severity, what must hold
+    #[arg(long, conflicts_with_all = ["image", "image_file", "explain"])]
+    rules: bool,
+    /// The image, instead of by the argument
+    #[arg(short, long = "image", value_name = "FILE", conflicts_with = "image")]
+    image_file: Option<OsString>,
     /// The image
     image: Option<OsString>,
 }
@@ -66,7 +73,10 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     if let Some(rule) = &args.explain {
         return explain(rule);
     }
-    let word = args.image.as_ref().ok_or_else(|| usage("no image given"))?;
+    if args.rules {
+        return list_rules();
+    }
+    let word = args.image_file.as_ref().or(args.image.as_ref()).ok_or_else(|| usage("no image given"))?;
     let image = image_alone(word)?;
     let device = FileDevice::open(&image, Access::Read, args.offset)?;
     if let Some(attached) = device.attached_to() {
@@ -134,10 +144,19 @@ fn bar_style() -> Result<ProgressStyle, indicatif::style::TemplateError> {
 
 fn explain(name: &str) -> Result<()> {
     let Some(rule) = Rule::find(name) else {
-        bail!("{name}: no such rule; they are listed in docs/verify.md")
+        bail!("{name}: no such rule; `btrfsimg verify --rules` lists them")
     };
     let mut out = stdout();
     writeln!(out, "{} ({}): {}\n\n{}", rule.id, rule.severity.name(), rule.says, rule.why)?;
+    out.flush()?;
+    Ok(())
+}
+
+fn list_rules() -> Result<()> {
+    let mut out = stdout();
+    for rule in Rule::all() {
+        writeln!(out, "{:8}{:9}{}", rule.id, rule.severity.name(), rule.says)?;
+    }
     out.flush()?;
     Ok(())
 }
@@ -178,7 +197,7 @@ fn say(args: &Args, image: &Path, s: &Summary, groups: &Groups, ui: &Ui) -> Resu
     }
     let verdict = match (s.is_sound(), args.data) {
         (true, true) => "sound",
-        (true, false) => "sound, but for its data",
+        (true, false) => "sound (metadata)",
         (false, _) => "corrupt",
     };
     let mut out = stdout();
@@ -210,6 +229,13 @@ fn say(args: &Args, image: &Path, s: &Summary, groups: &Groups, ui: &Ui) -> Resu
         true => writeln!(out, "  {} of data compared with their checksums", shown_size(s.data_bytes))?,
         false => writeln!(out, "  data not compared with their checksums (--data does)")?,
     }
+    if args.decode {
+        let bytes = shown_size(s.decoded_bytes);
+        writeln!(out, "  {} compressed extents decoded, {bytes} of data", s.decoded_extents)?;
+    }
+    if !groups.0.is_empty() {
+        writeln!(out, "  `btrfsimg verify --explain RULE` says what a rule means")?;
+    }
     out.flush()?;
     Ok(())
 }
@@ -231,6 +257,8 @@ fn document(image: &Path, args: &Args, s: &Summary) -> Map<String, Value> {
         "data_checked": args.data,
         "decoded": args.decode,
         "data_bytes": s.data_bytes,
+        "decoded_extents": s.decoded_extents,
+        "decoded_bytes": s.decoded_bytes,
     });
     match fields {
         Value::Object(fields) => fields,

@@ -157,6 +157,29 @@ pub fn edit_blocks(image: &Path, mut edit: impl FnMut(&mut [u8]) -> bool) -> usi
     edited
 }
 
+/// The key types in a leaf.
+pub fn item_types(block: &[u8]) -> Vec<u8> {
+    let count = u32::from_le_bytes(block[96..100].try_into().unwrap()) as usize;
+    (0..count.min(600)).map(|slot| block[101 + slot * 25 + 8]).collect()
+}
+
+/// Calls `edit` with the type and the bytes of every item; the blocks of those that it changes are sealed again.
+pub fn edit_items(image: &Path, mut edit: impl FnMut(u8, &mut [u8]) -> bool) -> usize {
+    edit_blocks(image, |block| {
+        let types = if block[100] == 0 { item_types(block) } else { Vec::new() };
+        let mut changed = false;
+        for (slot, key_type) in types.into_iter().enumerate() {
+            let head = 101 + slot * 25;
+            let number = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap()) as usize;
+            let (offset, size) = (number(head + 17), number(head + 21));
+            if let Some(item) = block.get_mut(101 + offset..101 + offset + size) {
+                changed |= edit(key_type, item);
+            }
+        }
+        changed
+    })
+}
+
 const DIR_INDEX: u8 = 96;
 
 /// Calls `edit` with every DIR_INDEX item that has `name`; the blocks are sealed again. In an item: location (17),

@@ -151,6 +151,57 @@ mod tests {
         }
     }
 
+    /// The rules of `format/06` by family: the number of the last, and those that are no rules of their own (LEAF-07
+    /// says that items are judged one by one, FE-08 what is not judged), with those that were added to the page since.
+    const FAMILIES: [(&str, usize, &[usize]); 23] = [
+        ("SB", 25, &[]),
+        ("BLK", 14, &[]),
+        ("NODE", 4, &[]),
+        ("LEAF", 10, &[7]),
+        ("ROOT", 15, &[]),
+        ("LOG", 2, &[]),
+        ("QG", 1, &[]),
+        ("DIR", 15, &[]),
+        ("INO", 13, &[]),
+        ("REF", 7, &[]),
+        ("FE", 27, &[8]),
+        ("CS", 9, &[]),
+        ("LK", 11, &[]),
+        ("CH", 17, &[]),
+        ("DEV", 7, &[]),
+        ("DE", 11, &[]),
+        ("BG", 8, &[]),
+        ("EX", 17, &[]),
+        ("KR", 6, &[]),
+        ("XR", 8, &[]),
+        ("FS", 10, &[]),
+        ("RS", 1, &[]),
+        ("DUP", 1, &[]),
+    ];
+
+    /// The rules that `format/06` marks W, or says to report only; all others are E or C.
+    const WARNINGS: [&str; 21] = [
+        "SB-19", "SB-22", "SB-23", "SB-24", "SB-25", "BLK-12", "BLK-14", "LEAF-09", "ROOT-14", "ROOT-15",
+        "LOG-01", "DIR-14", "INO-11", "FE-17", "FE-18", "FE-27", "LK-07", "LK-10", "DE-11", "XR-08", "FS-10",
+    ];
+
+    #[test]
+    fn the_table_is_that_of_the_format_page() {
+        let expect: std::collections::BTreeSet<String> = FAMILIES
+            .into_iter()
+            .flat_map(|(family, last, gaps)| {
+                (1..=last).filter(|n| !gaps.contains(n)).map(move |n| (family, n))
+            })
+            .map(|(family, n)| format!("{family}-{n:02}"))
+            .collect();
+        let have: std::collections::BTreeSet<String> = Rule::all().map(|r| r.id.to_owned()).collect();
+        assert_eq!(have, expect);
+        assert!(FAMILIES.iter().map(|f| f.0).eq(RULE_FAMILIES.iter().map(|f| f.0)));
+        for rule in Rule::all() {
+            assert_eq!(!rule.severity.is_error(), WARNINGS.contains(&rule.id), "{}", rule.id);
+        }
+    }
+
     #[test]
     fn names_are_unique_and_explained() {
         let mut seen = std::collections::HashSet::new();

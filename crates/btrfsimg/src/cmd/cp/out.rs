@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context as _, Result, bail};
 use btrfsimg_fs::Error;
 use btrfsimg_fs::export::{self, Destination, LeftOut, Options, Report};
+use btrfsimg_ondisk::FileType;
 
 use super::Args;
 use crate::address::{Address, Opened};
@@ -34,7 +35,7 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
     }
     let left_out = LeftOutCounts::default();
     let open = |image: &Path| match args.salvage {
-        true => args.image.salvage(image, ui),
+        true => args.image.salvage(image, ui, |_| crate::exit::FAILED),
         false => args.image.open(image, ui),
     };
     args.image.for_each_opened(from, ui, open, |image, address| {
@@ -54,12 +55,17 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
                 let message = format!("bytes {start} to {end} {what}: {}", loss.error);
                 ui.fail(&format!("{}: {message}", in_image(address, path)), crate::exit::FAILED);
             }
-            Report::Nameless { path, place } => {
-                let message = format!("inode {} of subvolume {} has no name any more", place.ino, place.tree);
-                ui.fail(
-                    &format!("{}: {message}; copied to here", in_image(address, path)),
-                    crate::exit::FAILED,
-                );
+            Report::Nameless { path, place, is_home } => {
+                let inode = format!("inode {} of subvolume {}", place.ino, place.tree);
+                let message = match is_home {
+                    true => format!("no name leads to {inode} any more; copied to where it says it was"),
+                    false => format!("{inode} has no name any more; copied to here"),
+                };
+                ui.fail(&format!("{}: {message}", in_image(address, path)), crate::exit::FAILED);
+            }
+            Report::Stale { error } => {
+                let message = format!("{}: {error}; read as it is", address.image.display());
+                ui.fail(&message, crate::exit::FAILED);
             }
             Report::LeftOut { path, what, reason } => {
                 left_out.add(ui, what, &format!("{}: {reason}", in_image(address, path)));
@@ -133,7 +139,10 @@ struct Target {
 impl Target {
     fn new(image: &Opened, address: &Address, to: &Path, to_is_dir: bool, args: &Args) -> Result<Target> {
         let place = image.resolve(&address.path, args.follows())?;
-        let is_dir = image.fs.info(place)?.is_dir();
+        let is_dir = match args.salvage {
+            true => image.fs.salvage_info(place, FileType::DIR).0.is_dir(),
+            false => image.fs.info(place)?.is_dir(),
+        };
         if is_dir && !args.recursive() {
             return Err(Error::Invalid(format!("{address}: is a directory; copy it with -r")).into());
         }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::image_of;
 use crate::address::ImageArgs;
-use crate::exit::CORRUPT;
+use crate::exit::{CORRUPT, code_of_library};
 use crate::output::{SCHEMA_VERSION, Ui, stdout};
 
 /// Show the items of trees, one a line
@@ -51,7 +51,7 @@ fn tree_id(text: &str) -> Result<u64, String> {
 pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let path = image_of(&args.image, args.file.as_ref())?;
     let name = path.display().to_string();
-    let image = args.image.open(&path, ui)?;
+    let image = args.image.salvage(&path, ui, code_of_library)?;
     let mut printer = Printer {
         ui,
         name: name.clone(),
