@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
-use btrfsimg_testkit::aged::{Plan, run as age};
+use anyhow::{Result, bail};
+use btrfsimg_testkit::aged::{Files, Plan, Who, run as age};
 
 /// Options of `cargo xtask aged`.
 #[derive(Debug, clap::Args)]
@@ -17,17 +17,40 @@ pub(crate) struct Options {
     /// Where all that is random comes from
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Only with tree blocks of so many bytes
+    #[arg(long)]
+    nodesize: Option<u32>,
+    /// Also what the kernel alone makes of images by mkfs.btrfs, to compare; what it does not manage is no failure
+    #[arg(long)]
+    kernel: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    for nodesize in [16_384, 4096, 65_536] {
-        for in_turn in [false, true] {
-            let start = Instant::now();
-            let size = options.size << 20;
-            let plan = Plan { seed: options.seed, size, nodesize, rounds: options.rounds, in_turn };
-            let aged = age(&plan)?;
-            println!("{plan:?}: {aged:?}, {} s", start.elapsed().as_secs());
+    let mut failed = 0;
+    for nodesize in
+        [16_384, 4096, 65_536].into_iter().filter(|n| options.nodesize.is_none_or(|only| only == *n))
+    {
+        for (files, compress) in
+            [(Files::Mixed, false), (Files::Mixed, true), (Files::Inline, false), (Files::Large, false)]
+        {
+            for who in [Who::Ours, Who::InTurn, Who::Kernel] {
+                if who == Who::Kernel && !options.kernel {
+                    continue;
+                }
+                let start = Instant::now();
+                let (seed, size, rounds) = (options.seed, options.size << 20, options.rounds);
+                let result = age(&Plan { seed, size, nodesize, rounds, who, files, compress });
+                let took = start.elapsed().as_secs();
+                let what = format!("{nodesize} {files:?} compressed {compress} {who:?}, {took} s");
+                match result {
+                    Ok(aged) => println!("{what}: {aged:?}"),
+                    Err(error) => {
+                        println!("{what}: {error:#}");
+                        failed += usize::from(who != Who::Kernel);
+                    }
+                }
+            }
         }
     }
-    Ok(())
+    if failed > 0 { bail!("{failed} of them failed") } else { Ok(()) }
 }

@@ -33,8 +33,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let start = Instant::now();
     synthetic::make_image(&large, 100 << 30, options.files)?;
     println!("{} files in 100 GiB: made in {:.1} s", options.files, start.elapsed().as_secs_f64());
-    for c in cost::small_changes(&large, "/d1", &file)? {
-        println!("{:10} {} tree blocks read, {} written", c.what, c.read, c.written);
+    for c in cost::small_changes(&large, "/d1", "/d3", &file)? {
+        let by_tree: Vec<String> =
+            c.by_tree.iter().map(|((tree, level), n)| format!("{tree}/{level}: {n}")).collect();
+        println!("{:10} {} tree blocks read, {} written ({})", c.what, c.read, c.written, by_tree.join(", "));
     }
     let mut missed = Vec::new();
     for (what, words) in [

@@ -1,6 +1,6 @@
 //! Images that are filled, half emptied and filled again; ten rounds are `cargo xtask aged`.
 
-use btrfsimg_testkit::aged::{Plan, run};
+use btrfsimg_testkit::aged::{Files, Plan, Who, run};
 
 fn age(plan: &Plan) {
     let aged = run(plan).unwrap_or_else(|error| panic!("{plan:?}: {error:#}"));
@@ -10,10 +10,26 @@ fn age(plan: &Plan) {
 
 #[test]
 fn an_aged_image_has_all_its_space() {
-    age(&Plan { seed: 1, size: 160 << 20, nodesize: 16_384, rounds: 2, in_turn: false });
+    age(&Plan {
+        seed: 1,
+        size: 160 << 20,
+        nodesize: 16_384,
+        rounds: 2,
+        who: Who::Ours,
+        files: Files::Mixed,
+        compress: false,
+    });
 }
 
 #[test]
 fn an_image_aged_with_the_kernel_has_all_its_space() {
-    age(&Plan { seed: 2, size: 256 << 20, nodesize: 16_384, rounds: 3, in_turn: true });
+    age(&Plan {
+        seed: 2,
+        size: 256 << 20,
+        nodesize: 16_384,
+        rounds: 3,
+        who: Who::InTurn,
+        files: Files::Mixed,
+        compress: false,
+    });
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use btrfsimg_compress::WorkspacePool;
+use btrfsimg_compress::{Algorithm, CompressionSpec, Method, WorkspacePool};
 use btrfsimg_fs::device::{Access, FileDevice};
 use btrfsimg_fs::lookup::{Place, find_entry};
 use btrfsimg_fs::read::Filesystem;
@@ -35,9 +35,7 @@ use crate::rng::Rng;
 const FULL: u64 = 95;
 /// How full the kernel must be able to make it, in percent of that.
 const KERNEL_FULL: u64 = 80;
-/// Files of one transaction.
-const BATCH: usize = 4;
-const SECTOR: u64 = 4096;
+const SECTOR: usize = 4096;
 /// Tree blocks by which an empty image may differ from a new one: block groups are more, and their items.
 const SPARE_BLOCKS: u64 = 24;
 
@@ -52,8 +50,34 @@ pub struct Plan {
     pub nodesize: u32,
     /// Rounds of deleting and filling.
     pub rounds: usize,
-    /// Whether the kernel does every second round.
-    pub in_turn: bool,
+    /// Who ages it.
+    pub who: Who,
+    /// What is in it.
+    pub files: Files,
+    /// Whether files can be compressed, and are.
+    pub compress: bool,
+}
+
+/// Who ages an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Who {
+    /// btrfsimg alone.
+    Ours,
+    /// The kernel every second round.
+    InTurn,
+    /// The kernel alone, on an image by mkfs.btrfs: what the others are measured by.
+    Kernel,
+}
+
+/// What files an image is filled with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Files {
+    /// Small ones, and large ones that take most of the space.
+    Mixed,
+    /// All inside their leaves.
+    Inline,
+    /// Some MiB each.
+    Large,
 }
 
 /// What was done.
@@ -63,6 +87,8 @@ pub struct Aged {
     pub capacity: u64,
     /// Files written.
     pub files: usize,
+    /// How full the kernel made it where it got least into it, in percent of what btrfsimg makes of it.
+    pub kernel_least: Option<u64>,
 }
 
 /// Ages an image.
@@ -72,13 +98,25 @@ pub struct Aged {
 pub fn run(plan: &Plan) -> Result<Aged> {
     let dir = TempDir::new()?;
     let image = dir.path().join("aged.img");
-    trial::save(&*workload::new_image(plan.nodesize, plan.size, plan.seed)?, &image)?;
+    if plan.who == Who::Kernel {
+        btrfs_progs::mkfs(&image, plan.size, &["-n", &plan.nodesize.to_string()])?;
+    } else {
+        trial::save(&*workload::new_image(plan.nodesize, plan.size, plan.seed)?, &image)?;
+    }
     let new = bytes_used(&image)?;
-    let mut aging = Aging { image, rng: Rng::new(plan.seed), files: BTreeMap::new(), next: 0 };
-    let capacity = aging.fill_to_the_brim()?;
+    let files = BTreeMap::new();
+    let mut aging =
+        Aging { plan: *plan, image, rng: Rng::new(plan.seed), files, next: 0, kernel_least: None };
+    if plan.who == Who::Kernel {
+        let mount = Mount::open(&aging.image, plan.mount_options())?;
+        aging.fill_by_kernel(mount, u64::MAX)?;
+    } else {
+        aging.fill_to_the_brim()?;
+    }
+    let capacity = aging.payload();
     let goal = capacity / 100 * FULL;
     for round in 0..plan.rounds {
-        let by_kernel = plan.in_turn && round % 2 == 1;
+        let by_kernel = plan.who == Who::Kernel || plan.who == Who::InTurn && round % 2 == 1;
         let did = if by_kernel { aging.round_by_kernel(goal) } else { aging.round(goal) };
         did.with_context(|| format!("round {round}, by the kernel: {by_kernel}"))?;
         aging.judge().with_context(|| format!("after round {round}"))?;
@@ -89,7 +127,7 @@ pub fn run(plan: &Plan) -> Result<Aged> {
     aging.judge().context("when it is empty again")?;
     let (old, nodesize) = (bytes_used(&aging.image)?, u64::from(plan.nodesize));
     ensure!(old <= new + SPARE_BLOCKS * nodesize, "an empty image uses {old} bytes, a new one {new}");
-    Ok(Aged { capacity, files: usize::try_from(aging.next)? })
+    Ok(Aged { capacity, files: usize::try_from(aging.next)?, kernel_least: aging.kernel_least })
 }
 
 fn bytes_used(image: &Path) -> Result<u64> {
@@ -98,35 +136,83 @@ fn bytes_used(image: &Path) -> Result<u64> {
 }
 
 struct Aging {
+    plan: Plan,
     image: PathBuf,
     rng: Rng,
     /// Number and length of each file that is there; the number is its name and what its bytes are drawn from.
     files: BTreeMap<u64, usize>,
     next: u64,
+    kernel_least: Option<u64>,
 }
 
 fn name(number: u64) -> String {
     format!("file{number}")
 }
 
-fn bytes(number: u64, len: usize) -> Vec<u8> {
-    Rng::new(number).bytes(len)
+impl Plan {
+    /// What is in a file: where it is compressed, half of each sector is random.
+    fn bytes(&self, number: u64, len: usize) -> Vec<u8> {
+        let mut bytes = Rng::new(number).bytes(len);
+        if self.compress {
+            for sector in bytes.chunks_mut(SECTOR) {
+                let half = sector.len() / 2;
+                sector[..half].fill(0);
+            }
+        }
+        bytes
+    }
+
+    /// Files of one transaction.
+    fn batch(&self) -> usize {
+        if self.files == Files::Inline { 64 } else { 4 }
+    }
+
+    fn mount_options(&self) -> &'static str {
+        if self.compress { "rw,compress=zstd" } else { "rw" }
+    }
+
+    /// Writes new files in one transaction.
+    fn write(&self, volume: &mut Volume, files: &[(u64, usize)]) -> FsResult<()> {
+        let now = workload::now();
+        let pool = WorkspacePool::new(1);
+        let mut tx = volume.begin(now)?;
+        let zstd = CompressionSpec::Method(Method::with_default_level(Algorithm::Zstd));
+        let policy = CompressionPolicy {
+            build_default: self.compress.then_some(zstd),
+            ..CompressionPolicy::default()
+        };
+        let mut codec = Codec::new(&tx, &pool, policy);
+        for (number, len) in files {
+            let attributes = Attributes::new(0o100_644, now);
+            let place = create(&mut tx, Place::TOP, name(*number).as_bytes(), attributes, Vec::new())?;
+            write_at(&mut tx, place, 0, &self.bytes(*number, *len), &mut codec)?;
+        }
+        tx.commit()
+    }
 }
 
 impl Aging {
-    /// Small ones, and large ones that take most of the space.
     fn draw(&mut self) -> (u64, usize) {
-        let len = match self.rng.index(4) {
-            0 => 1 + self.rng.index(3000),
-            1 => 1 + self.rng.index(60_000),
-            _ => 1 + self.rng.index(1_500_000),
+        let rng = &mut self.rng;
+        let len = match (self.plan.files, rng.index(4)) {
+            (Files::Inline, _) => 1 + rng.index(2000),
+            (Files::Mixed, 0) => 1 + rng.index(3000),
+            (Files::Mixed, 1) => 1 + rng.index(60_000),
+            (Files::Mixed, _) => 1 + rng.index(1_500_000),
+            (Files::Large, _) => 1_000_000 + rng.index(7_000_000),
         };
         self.next += 1;
         (self.next, len)
     }
 
+    fn draw_batch(&mut self) -> Vec<(u64, usize)> {
+        (0..self.plan.batch()).map(|_| self.draw()).collect()
+    }
+
     fn payload(&self) -> u64 {
-        self.files.values().map(|len| (*len as u64).next_multiple_of(SECTOR)).sum()
+        let of =
+            |len: &usize| if self.plan.files == Files::Inline { *len } else { len.next_multiple_of(SECTOR) };
+        self.files.values().map(|len| of(len) as u64).sum()
     }
 
     fn volume(&self) -> Result<Volume> {
@@ -134,14 +220,14 @@ impl Aging {
         Ok(Volume::open(device, VolumeOptions { no_sync: true, ..VolumeOptions::default() })?)
     }
 
-    /// Until nothing more fits. Says how many bytes of contents that are.
-    fn fill_to_the_brim(&mut self) -> Result<u64> {
+    /// Until nothing more fits.
+    fn fill_to_the_brim(&mut self) -> Result<()> {
         let mut volume = self.volume()?;
         loop {
-            let batch: Vec<_> = (0..BATCH).map(|_| self.draw()).collect();
-            match write(&mut volume, &batch) {
+            let batch = self.draw_batch();
+            match self.plan.write(&mut volume, &batch) {
                 Ok(()) => self.files.extend(batch),
-                Err(Error::NoSpace { .. }) => return Ok(self.payload()),
+                Err(Error::NoSpace { .. }) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -157,9 +243,10 @@ impl Aging {
         self.delete(&doomed)?;
         let mut volume = self.volume()?;
         while self.payload() < goal {
-            let batch: Vec<_> = (0..BATCH).map(|_| self.draw()).collect();
+            let batch = self.draw_batch();
             let have = self.payload();
-            write(&mut volume, &batch).with_context(|| format!("with {have} of {goal} bytes in it"))?;
+            let written = self.plan.write(&mut volume, &batch);
+            written.with_context(|| format!("with {have} of {goal} bytes in it"))?;
             self.files.extend(batch);
         }
         Ok(())
@@ -184,30 +271,37 @@ impl Aging {
 
     fn round_by_kernel(&mut self, goal: u64) -> Result<()> {
         let doomed = self.half();
-        let mount = Mount::open(&self.image, "rw")?;
+        let mount = Mount::open(&self.image, self.plan.mount_options())?;
         for number in &doomed {
             fs::remove_file(mount.path().join(name(*number)))?;
         }
         self.files.retain(|number, _| !doomed.contains(number));
         rustix::fs::syncfs(fs::File::open(mount.path())?)?;
+        let full = self.fill_by_kernel(mount, goal)?;
+        // The kernel keeps some space to itself. What it does with the rest is not for us to judge.
+        ensure!(full >= KERNEL_FULL || self.plan.who == Who::Kernel, "the kernel fills it to {full} % only");
+        self.kernel_least = Some(self.kernel_least.map_or(full, |least| least.min(full)));
+        Ok(())
+    }
+
+    /// Has the kernel write files until there are so many bytes, or no more space. Says how much that is, in percent.
+    fn fill_by_kernel(&mut self, mount: Mount, goal: u64) -> Result<u64> {
         while self.payload() < goal {
             let (number, len) = self.draw();
             let path = mount.path().join(name(number));
-            match fs::write(&path, bytes(number, len)) {
+            let written = fs::write(&path, self.plan.bytes(number, len));
+            match written {
                 Ok(()) => _ = self.files.insert(number, len),
-                // The kernel keeps some space to itself. What it does with the rest is not for us to judge.
-                Err(e) if e.kind() == ErrorKind::StorageFull && self.payload() > goal / 100 * KERNEL_FULL => {
-                    fs::remove_file(&path)?;
-                    break;
-                }
-                Err(e) => {
-                    return Err(e).with_context(|| format!("with {} of {goal} bytes in it", self.payload()));
-                }
+                Err(e) if e.kind() == ErrorKind::StorageFull => match fs::remove_file(&path) {
+                    Err(e) if e.kind() != ErrorKind::NotFound => return Err(e).context("removing"),
+                    _ => break,
+                },
+                Err(e) => return Err(e.into()),
             }
         }
         let said = mount.unmount()?;
         ensure!(said.is_empty(), "the kernel says {said:?}");
-        Ok(())
+        Ok(u64::try_from(u128::from(self.payload()) * 100 / u128::from(goal))?)
     }
 
     fn judge(&self) -> Result<()> {
@@ -225,7 +319,7 @@ impl Aging {
         for (number, len) in &self.files {
             let name = name(*number);
             ensure!(
-                fs::read(mount.path().join(&name))? == bytes(*number, *len),
+                fs::read(mount.path().join(&name))? == self.plan.bytes(*number, *len),
                 "{name} is not what was written"
             );
         }
@@ -234,18 +328,4 @@ impl Aging {
         ensure!(said.is_empty(), "the kernel says {said:?}");
         Ok(())
     }
-}
-
-/// Writes new files in one transaction.
-fn write(volume: &mut Volume, files: &[(u64, usize)]) -> FsResult<()> {
-    let now = workload::now();
-    let pool = WorkspacePool::new(1);
-    let mut tx = volume.begin(now)?;
-    let mut codec = Codec::new(&tx, &pool, CompressionPolicy::default());
-    for (number, len) in files {
-        let attributes = Attributes::new(0o100_644, now);
-        let place = create(&mut tx, Place::TOP, name(*number).as_bytes(), attributes, Vec::new())?;
-        write_at(&mut tx, place, 0, &bytes(*number, *len), &mut codec)?;
-    }
-    tx.commit()
 }

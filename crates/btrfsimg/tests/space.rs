@@ -98,6 +98,40 @@ fn free_space_is_recorded_as_the_kernel_does() {
     Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
 }
 
+/// Bitmaps that the kernel made are edited, become extents when few runs are left, and the kernel goes on either way.
+#[test]
+fn bitmaps_of_the_kernel_are_edited() {
+    let oracle = Oracle::new();
+    if !oracle.has_kernel() || !oracle.has_progs() {
+        return;
+    }
+    let lab = lab();
+    // Its first data group is of 8 MiB (bitmaps above 11 runs, and for ever), later ones are of 204 MiB.
+    btrfs_progs::mkfs(&lab.image, 2 << 30, &[]).unwrap();
+    let mount = oracle.mount(&lab.image, "rw,max_inline=0").unwrap().unwrap();
+    sh(
+        mount.path(),
+        "for i in $(seq 6000); do head -c 8000 /dev/zero > f$i; done; sync -f .
+        rm f*[02468]; sync -f .",
+    );
+    mount.unmount().unwrap();
+    let bitmaps = || recorded(&lab.image).into_iter().filter(|(_, bitmaps)| *bitmaps).count();
+    let before = bitmaps();
+    assert!(before >= 2, "{:?}", recorded(&lab.image));
+    // Some are filled, some emptied.
+    let source = lab.host("src");
+    files(&source, 300, 8000);
+    run(&["cp", "-q", "-r", source.to_str().unwrap(), &lab.at("/d")]).expect(0);
+    lab.rm((1..=1000).filter(|i| i % 2 == 1).map(|i| format!("/f{i}")));
+    assert_checks_clean(&lab.image, "cp and rm");
+    assert_eq!(bitmaps(), before);
+    oracle.judge(&lab.image, None).unwrap().assert_ok();
+    lab.rm((1001..=6000).filter(|i| i % 2 == 1).map(|i| format!("/f{i}")));
+    assert_checks_clean(&lab.image, "rm");
+    assert!(bitmaps() < before, "{:?}", recorded(&lab.image));
+    oracle.judge(&lab.image, None).unwrap().assert_ok();
+}
+
 /// Fills an image until nothing more goes in, in smaller and smaller steps. The directories that went in.
 fn fill_up(lab: &Lab, source: &Path) -> Vec<String> {
     let (mut n, mut filled) = (0, Vec::new());

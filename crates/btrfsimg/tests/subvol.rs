@@ -172,7 +172,9 @@ fn listed_and_shown_as_by_btrfs_subvolume() {
     let Some(lab) = aged() else { return };
     let image = lab.image.to_str().unwrap();
     lab.mounted(|top| {
-        for letters in ["", "-t", "-r", "-s", "-o", "-p", "-c", "-u", "-R", "-st", "-pcuR", "-tu"] {
+        for letters in
+            ["", "-t", "-r", "-s", "-o", "-a", "-p", "-c", "-u", "-R", "-st", "-pcuR", "-tu", "-at"]
+        {
             let theirs = sh(top, &format!("TZ=UTC btrfs subvolume list {letters} ."));
             let ours: Vec<&str> = ["subvol", "list"]
                 .into_iter()
@@ -208,13 +210,18 @@ fn listed_and_shown_as_by_btrfs_subvolume() {
 fn what_the_kernel_refuses_is_refused() {
     let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
         sh(top, "btrfs -q subvolume create a; btrfs -q subvolume create a/in; btrfs -q subvolume create kept; chattr +i kept
-                 btrfs -q subvolume create d; btrfs -q subvolume create d/in; btrfs property set d ro true; mkdir plain; echo x > file");
+                 btrfs -q subvolume create d; btrfs -q subvolume create d/in; btrfs property set d ro true; mkdir plain; echo x > file
+                 btrfs -q subvolume create outer; mkdir outer/dir; btrfs -q subvolume create outer/dir/ro
+                 btrfs -q subvolume create outer/dir/ro/in; btrfs property set outer/dir/ro ro true");
     }) else {
         return;
     };
     let before = fs::read(&lab.image).unwrap();
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["delete", "/a"], "directory not empty"),
+        // The kernel deletes what is inside first, and refuses that.
+        (&["delete", "-R", "/d"], ":/d/in: read-only file system"),
+        (&["delete", "-R", "/outer"], ":/outer/dir/ro/in: read-only file system"),
         (&["delete", "/kept"], "immutable"),
         (&["delete", "/d/in"], "read-only file system"),
         (&["delete", "/plain"], "not a subvolume"),
@@ -230,7 +237,18 @@ fn what_the_kernel_refuses_is_refused() {
         let ran = run(&[&["subvol".to_owned()], &words[..]].concat()).expect(1);
         assert!(ran.stderr.contains(reason), "{words:?}: {}", ran.stderr);
     }
+    let ran = run(&["rm", "-r", "--subvol", &lab.at("/outer")]).expect(1);
+    assert!(ran.stderr.contains(":/outer/dir/ro/in: read-only file system"), "{}", ran.stderr);
     assert!(fs::read(&lab.image).unwrap() == before, "nothing was written");
+    // That is the kernel's judgement: read-only inside is no reason, read-only around is.
+    mounted(&copy(&lab, "kernel.img"), "rw", |top| {
+        assert_eq!(sh(top, "btrfs subvolume delete outer/dir/ro/in 2>&1 | grep -c Read-only; true"), "1\n");
+    });
+    run(&["prop", "set", &lab.at("/outer/dir/ro"), "ro", "false"]).expect(0);
+    run(&["prop", "set", &lab.at("/outer/dir/ro/in"), "ro", "true"]).expect(0);
+    let told = run(&["subvol", "delete", "-vcR", &lab.at("/outer")]).expect(0);
+    let lines: Vec<_> = told.text().lines().map(|l| l.rsplit(':').next().unwrap().to_owned()).collect();
+    assert_eq!(lines, ["/outer/dir/ro/in'", "/outer/dir/ro'", "/outer'"]);
     run(&["subvol", "set-default", &lab.at("/d")]).expect(0);
     run(&["subvol", "delete", &lab.at("/d/in")]).expect(1);
     run(&["prop", "set", &lab.at("/d"), "ro", "false"]).expect(0);
@@ -340,5 +358,61 @@ fn readonly_is_what_it_is_for_the_kernel() {
     };
     let theirs = hide(mounted(&twin, "ro", |top| sh(top, look)));
     assert_eq!(hide(mounted(&lab.image, "ro", |top| sh(top, look))), theirs);
+
+/// New subvolumes have quota groups, and the next kernel counts all of them anew by itself: `btrfs check` counts, too.
+#[test]
+fn the_kernel_counts_quota_groups_anew() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
+        sh(top, "btrfs quota enable .
+            for v in old gone; do btrfs -q subvolume create $v; head -c 3000000 /dev/urandom > $v/file; done
+            btrfs qgroup create 1/1 .; btrfs qgroup assign --no-rescan 0/$(btrfs inspect-internal rootid old) 1/1 . 2>/dev/null
+            btrfs qgroup limit 100M old; btrfs quota rescan -w . >/dev/null");
+    }) else {
+        return;
+    };
+    let file = lab.host("file");
+    fs::write(&file, vec![b'x'; 2_000_000]).unwrap();
+    let file = file.to_str().unwrap();
+    for words in [
+        vec!["subvol".to_owned(), "create".to_owned(), lab.at("/new")],
+        vec!["cp".to_owned(), file.to_owned(), lab.at("/new/file")],
+        vec!["subvol".to_owned(), "snapshot".to_owned(), lab.at("/old"), lab.at("/new/snap")],
+        vec!["cp".to_owned(), file.to_owned(), lab.at("/old/more")],
+        vec!["subvol".to_owned(), "delete".to_owned(), lab.at("/gone")],
+    ] {
+        run(&words).expect(0);
+        assert_eq!(btrfs_progs::check(&lab.image).unwrap(), Vec::<String>::new(), "{words:?}");
+    }
+    let status = || {
+        let dump = btrfs_progs::dump_tree(&lab.image, &["-t", "8"]).unwrap();
+        let flags = dump.lines().find(|l| l.contains("flags") && l.contains("ON")).unwrap().trim().to_owned();
+        (flags, dump.matches("QGROUP_INFO").count())
+    };
+    mounted(&lab.image, "rw", |top| {
+        // Nobody asks for it: it is under way, or done.
+        sh(
+            top,
+            "for i in $(seq 200); do btrfs quota rescan -s . | grep -q 'no rescan' && break; sleep 0.1; done; sync -f .",
+        );
+        let shown = sh(top, "btrfs qgroup show --raw -r .");
+        let of = |path: &str| -> Vec<u64> {
+            let id = sh(top, &format!("btrfs inspect-internal rootid {path}"));
+            let line = shown.lines().find(|l| l.starts_with(&format!("0/{} ", id.trim()))).unwrap();
+            line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+        };
+        let sector = |n: u64| n.next_multiple_of(4096);
+        let node = 16384;
+        // Referenced, and its own.
+        assert_eq!(of("new")[..2], [sector(2_000_000) + node, sector(2_000_000) + node], "{shown}");
+        assert_eq!(of("new/snap")[..2], [sector(3_000_000) + node, node], "{shown}");
+        assert_eq!(
+            of("old")[..2],
+            [sector(3_000_000) + sector(2_000_000) + node, sector(2_000_000) + node],
+            "{shown}"
+        );
+    });
+    let (flags, groups) = status();
+    assert!(!flags.contains("INCONSISTENT") && !flags.contains("RESCAN"), "{flags}");
+    assert!(groups >= 5, "{groups} quota groups");
     assert_sound(&lab.image);
 }

@@ -10,8 +10,8 @@ pub use features::Features;
 pub use image::{HostFile, ImageOptions, Made, make_image};
 
 use btrfsimg_ondisk::{
-    CsumType, InodeItem, Key, KeyType, RootItem, Timespec, Uuid, block_group_flags as bg, compat_ro,
-    inode_flags, objectid, write_dir_entry, write_inode_ref,
+    CsumType, InodeItem, Key, KeyType, RootItem, STRIPE_LEN, Timespec, Uuid, block_group_flags as bg,
+    compat_ro, inode_flags, objectid, write_dir_entry, write_inode_ref,
 };
 use zerocopy::IntoBytes;
 
@@ -24,6 +24,8 @@ const SYSTEM_CHUNK: u64 = 2 * MIB;
 /// Bytes of the first METADATA chunk above what every image keeps free of it. Small, so that little of a small
 /// image is left as a hole before its data.
 const METADATA_CHUNK: u64 = MIB;
+/// Bytes of a chunk, below which an image's size does not decide over it.
+const LEAST_CHUNK: u64 = 16 * MIB;
 /// Free metadata that a writable mount wants before it lets a file be made, in tree blocks (`format/07 §7.4`; on
 /// Linux 6.18 a file can be made with 600, and not with 580).
 const METADATA_RESERVE_NODES: u64 = 640;
@@ -139,7 +141,9 @@ pub fn check_label(label: &[u8]) -> Result<()> {
 pub fn make(tx: &mut Transaction<'_>, options: &Options) -> Result<()> {
     let fsid = Uuid::from_bytes(tx.superblock().fsid);
     tx.superblock_mut().label[..options.label.len()].copy_from_slice(&options.label);
-    let length = METADATA_CHUNK + metadata_reserve(tx);
+    let least = least_chunk(options.size);
+    tx.set_least_chunk(least);
+    let length = (METADATA_CHUNK + metadata_reserve(tx)).max(least);
     if tx.is_mixed() {
         // One copy of everything, as mkfs.btrfs has it.
         tx.add_chunk(SpaceKind::System, bg::SYSTEM, SYSTEM_CHUNK, &[MIB])?;
@@ -176,6 +180,14 @@ pub fn make(tx: &mut Transaction<'_>, options: &Options) -> Result<()> {
     tx.insert_batch(objectid::ROOT_TREE, &root_tree_directory(tx, options.now))?;
     let device = tx.superblock().dev_item;
     tx.insert(objectid::CHUNK_TREE, device_key(device.devid.get()), device.as_bytes())
+}
+
+/// Large images whose size is known have large chunks from the beginning, as the kernel makes them, so that later changes
+/// meet few block groups. A hundredth: what is trimmed of a last one leaves a small hole.
+fn least_chunk(size: Size) -> u64 {
+    let Size::Exact(bytes) = size else { return 0 };
+    let share = (bytes / 100).min(1024 * MIB) / STRIPE_LEN * STRIPE_LEN;
+    if share < LEAST_CHUNK { 0 } else { share }
 }
 
 fn metadata_reserve(tx: &Transaction<'_>) -> u64 {

@@ -31,7 +31,10 @@ pub enum ChunkPolicy {
         grow: bool,
     },
     /// A new file system whose size is decided at the end: chunks grow with it, and the last are trimmed.
-    Growing,
+    Growing {
+        /// Bytes that no chunk is smaller than.
+        least: u64,
+    },
 }
 
 impl Transaction<'_> {
@@ -121,10 +124,11 @@ impl Transaction<'_> {
                 let cap = if kind == SpaceKind::Metadata { 256 * MIB } else { 1024 * MIB };
                 align((total_bytes / 10).min(cap)).max(MIB)
             }
-            (ChunkPolicy::Growing | ChunkPolicy::Existing { grow: true, .. }, kind) => {
+            (policy, kind) => {
+                let least = if let ChunkPolicy::Growing { least } = policy { least } else { 0 };
                 let chunks = self.volume.store.chunks();
                 let total: u64 = chunks.iter().filter(|c| kind.is_served_by(c.flags)).map(|c| c.length).sum();
-                align((total / 8).clamp(16 * MIB, 1024 * MIB))
+                align((total / 8).max(least).clamp(16 * MIB, 1024 * MIB))
             }
         }
     }
@@ -133,7 +137,7 @@ impl Transaction<'_> {
     fn find_device_holes(&self, length: u64, copies: u64) -> Option<Vec<u64>> {
         let end = match self.volume.policy {
             ChunkPolicy::Existing { total_bytes, grow: false } => total_bytes,
-            ChunkPolicy::Existing { grow: true, .. } | ChunkPolicy::Growing => u64::MAX / 2,
+            ChunkPolicy::Existing { grow: true, .. } | ChunkPolicy::Growing { .. } => u64::MAX / 2,
         };
         let mut free = Runs::default();
         free.insert(DEVICE_START..end);
@@ -165,7 +169,9 @@ impl Transaction<'_> {
     /// Writes gathered references and checksums, so that what is left to write at commit is small and known.
     pub(crate) fn flush_refs(&mut self) -> Result<()> {
         self.flush_csums()?;
-        self.run_refs()
+        self.run_refs()?;
+        self.space.release_nodes();
+        Ok(())
     }
 
     /// A size of the device that will do for all that this transaction holds, in bytes. The transaction is spent.
@@ -174,11 +180,18 @@ impl Transaction<'_> {
     /// As a commit.
     pub fn needed_size(mut self) -> Result<u64> {
         self.flush_refs()?;
-        let metadata = self.reserve.bytes(&self.volume.store)?.max(MIB);
+        // Of the larger device more is kept.
+        let end = self.device_extents_end();
+        let metadata = self.reserve_bytes(end.saturating_add(end / 10))?.max(MIB);
         self.reserve.open = true;
         self.settle_spares(0, metadata)?;
         self.settle()?;
         Ok(self.device_extents_end().max(self.superblock.dev_item.total_bytes.get()))
+    }
+
+    /// Of a new file system: no chunk is smaller than this, in bytes.
+    pub(crate) fn set_least_chunk(&mut self, least: u64) {
+        self.volume.policy = ChunkPolicy::Growing { least };
     }
 
     /// Makes the device this long, in bytes.

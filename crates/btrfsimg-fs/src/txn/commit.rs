@@ -3,20 +3,18 @@
 use std::sync::Arc;
 
 use btrfsimg_ondisk::{
-    BackupRoot, Key, KeyType, Logical, QgroupStatus, SUPERBLOCK_OFFSETS, Superblock, TreeBlock, header_flags,
-    objectid, superblock_offsets,
+    BackupRoot, Key, Logical, SUPERBLOCK_OFFSETS, Superblock, TreeBlock, header_flags, objectid,
+    superblock_offsets,
 };
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::Transaction;
 use crate::error::{Error, Result};
-use crate::tree::lookup;
 
 /// Bytes of neighbouring blocks that go out in one write.
 const WRITE_RUN: usize = 1 << 20;
 /// Passes over the accounting trees before giving up: each can only add blocks that were not yet copied.
 const SETTLE_PASSES: usize = 64;
-const QGROUP_INCONSISTENT: u64 = 4;
 
 impl Transaction<'_> {
     /// Makes the transaction the state of the image.
@@ -70,7 +68,8 @@ impl Transaction<'_> {
     /// whole pass changes nothing. Each pass copies only blocks that were not copied before, so this ends.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.reserve.open = true;
-        self.mark_quota_inconsistent()?;
+        self.space.release_nodes();
+        self.reset_quotas()?;
         // The root tree's root has the generation of the superblock, whatever else changed.
         self.path_to(objectid::ROOT_TREE, &Key::MIN)?;
         for _ in 0..SETTLE_PASSES {
@@ -86,22 +85,6 @@ impl Transaction<'_> {
             }
         }
         Err(Error::corrupt("BG-08", "the accounting trees do not settle"))
-    }
-
-    /// We do not count per-subvolume usage. Marked so, nothing relies on the numbers until a rescan has counted anew.
-    fn mark_quota_inconsistent(&mut self) -> Result<()> {
-        let key = Key::new(0, KeyType::QGROUP_STATUS, 0);
-        if self.current_root(objectid::QUOTA_TREE)?.is_none() {
-            return Ok(());
-        }
-        let Some(mut data) = lookup(self, objectid::QUOTA_TREE, &key)? else { return Ok(()) };
-        if let Ok((status, _)) = QgroupStatus::mut_from_prefix(&mut data)
-            && status.flags.get() & QGROUP_INCONSISTENT == 0
-        {
-            status.flags = (status.flags.get() | QGROUP_INCONSISTENT).into();
-            self.replace(objectid::QUOTA_TREE, key, &data)?;
-        }
-        Ok(())
     }
 
     /// The superblock of the state that this transaction makes.

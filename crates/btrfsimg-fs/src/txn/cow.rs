@@ -7,11 +7,15 @@ use btrfsimg_ondisk::{
 };
 
 use super::Transaction;
+use super::chunks::ChunkPolicy;
 use super::refs::ExtentKind;
 use super::space::SpaceKind;
 use crate::block_store::child_expectation;
 use crate::error::{Error, Result};
 use crate::tree::Blocks;
+
+/// So many extents are together anyway.
+const FEW_BLOCKS: usize = 256;
 
 /// One block on a path from a root down: its address and the slot taken in it.
 #[derive(Clone, Copy, Debug)]
@@ -303,11 +307,28 @@ impl Transaction<'_> {
     fn alloc_block(&mut self, tree: u64, level: u8, first_key: Key) -> Result<Logical> {
         let kind = if tree == objectid::CHUNK_TREE { SpaceKind::System } else { SpaceKind::Metadata };
         let nodesize = u64::from(self.nodesize());
-        let at = self.alloc(kind, nodesize, nodesize)?;
+        let at = match level {
+            0 => self.alloc(kind, nodesize, nodesize)?,
+            _ => self.alloc_node(kind, nodesize)?,
+        };
         let extent = ExtentKind::TreeBlock { level, first_key };
         self.refs.create(at, nodesize, extent, BackRef::TreeBlock { root: tree });
         self.count_blocks(tree, 1);
         Ok(at)
+    }
+
+    /// In a new file system the nodes of all trees lie together: most changes copy some of each tree, and the extent items of
+    /// what they free are in one leaf then.
+    fn alloc_node(&mut self, kind: SpaceKind, nodesize: u64) -> Result<Logical> {
+        let is_new = matches!(self.volume.policy, ChunkPolicy::Growing { .. });
+        if is_new
+            && kind != SpaceKind::System
+            && self.refs.len() > FEW_BLOCKS
+            && let Some(at) = self.space.alloc_node(self.kind_here(kind), nodesize)
+        {
+            return Ok(at);
+        }
+        self.alloc(kind, nodesize, nodesize)
     }
 
     pub(super) fn count_blocks(&mut self, tree: u64, delta: i64) {

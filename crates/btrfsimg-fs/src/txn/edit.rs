@@ -158,12 +158,14 @@ impl Transaction<'_> {
         let Some(above) = depth.checked_sub(1) else { return self.grow_root(tree, path[0].at, ptr) };
         let Step { at, slot } = path[above];
         let node = self.dirty_block(at);
-        if !node.node_is_full() {
+        let appends = slot + 1 == node.nritems();
+        let is_full = if appends { node.nritems() >= self.node_fill() } else { node.node_is_full() };
+        if !is_full {
             self.dirty_block_mut(at).insert_key_ptr(slot + 1, ptr);
             return Ok(());
         }
         let (n, level) = (node.nritems(), node.level());
-        let right = if slot + 1 == n {
+        let right = if appends {
             let right = self.new_block(tree, level, ptr.key)?;
             self.dirty_block_mut(right).insert_key_ptr(0, ptr);
             right
@@ -180,6 +182,13 @@ impl Transaction<'_> {
         };
         let key = self.dirty_block(right).key(0);
         self.insert_child(tree, path, above, KeyPtr { key, block: right, generation: self.transid })
+    }
+
+    /// How many children a node gets that is filled from left to right: the rest is for what is inserted later, so that
+    /// a small change splits no node.
+    fn node_fill(&self) -> usize {
+        let capacity = max_key_ptrs(self.nodesize() as usize);
+        capacity - capacity / 32
     }
 
     /// A new root above the old one and its new sibling.

@@ -13,6 +13,7 @@ mod csums;
 mod drop_tree;
 mod edit;
 mod free_space;
+mod quota;
 mod refs;
 mod reserve;
 mod roots;
@@ -212,7 +213,7 @@ impl<'v> Transaction<'v> {
         self.superblock.has_incompat(incompat::MIXED_GROUPS)
     }
 
-    fn kind_here(&self, kind: SpaceKind) -> SpaceKind {
+    pub(super) fn kind_here(&self, kind: SpaceKind) -> SpaceKind {
         if self.is_mixed() && kind != SpaceKind::System { SpaceKind::Mixed } else { kind }
     }
 

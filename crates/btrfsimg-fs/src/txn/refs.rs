@@ -16,8 +16,12 @@ use crate::tree::{Cursor, lookup, walk_items};
 /// Items that can have been where the hash of a data reference points to and behind it: more are in no extent tree.
 const COLLISIONS_MAX: u64 = u32::MAX as u64;
 
-/// Changes of references in memory before they are written to the extent tree.
+/// Changes of references in memory before they are written to the extent tree; half as many where more than
+/// that wait.
 const DELAYED_REFS_MAX: usize = 32 << 10;
+/// References of new tree blocks wait: written all at once, the leaves that hold them are few and lie side by side, so
+/// that a later change that copies one of them need not copy many more. So many do.
+const WAITING_MAX: usize = 96 << 10;
 
 /// What an extent is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +102,8 @@ pub(super) struct DelayedRefs {
     heads: BTreeMap<u64, RefHead>,
     /// Changes of all of them.
     deltas: usize,
+    /// How many were left when the others were written last.
+    waiting: usize,
 }
 
 impl DelayedRefs {
@@ -156,8 +162,17 @@ impl DelayedRefs {
     }
 
     fn take(&mut self) -> BTreeMap<u64, RefHead> {
-        self.deltas = 0;
-        std::mem::take(&mut self.heads)
+        std::mem::take(self).heads
+    }
+
+    /// Takes out all but the new tree blocks.
+    fn take_others(&mut self) -> BTreeMap<u64, RefHead> {
+        let waits = |head: &RefHead| head.is_new && head.kind != ExtentKind::Data;
+        let (waiting, others) = self.take().into_iter().partition(|(_, head)| waits(head));
+        self.heads = waiting;
+        self.waiting = self.heads.len();
+        self.deltas = self.heads.values().map(|head| head.deltas.list.len()).sum();
+        others
     }
 }
 
@@ -181,23 +196,34 @@ impl Transaction<'_> {
     pub(super) fn run_refs(&mut self) -> Result<()> {
         while !self.refs.is_empty() {
             let heads = self.refs.take();
-            let mut new_items = ItemBatch::new();
-            for (at, head) in heads {
-                if head.is_new {
-                    self.push_new_extent(&mut new_items, Logical(at), &head)?;
-                } else {
-                    self.apply_refs(Logical(at), &head)?;
-                }
-            }
-            new_items.sort();
-            self.insert_batch(objectid::EXTENT_TREE, &new_items)?;
+            self.write_refs(heads)?;
         }
         Ok(())
     }
 
     /// The same where many are gathered. Only where every extent has all its references: one that has none is freed.
     pub(super) fn bound_refs(&mut self) -> Result<()> {
-        if self.refs.len() > DELAYED_REFS_MAX { self.run_refs() } else { Ok(()) }
+        if self.refs.len() <= DELAYED_REFS_MAX.max(self.refs.waiting + DELAYED_REFS_MAX / 2) {
+            return Ok(());
+        }
+        if self.refs.waiting > WAITING_MAX {
+            return self.run_refs();
+        }
+        let heads = self.refs.take_others();
+        self.write_refs(heads)
+    }
+
+    fn write_refs(&mut self, heads: BTreeMap<u64, RefHead>) -> Result<()> {
+        let mut new_items = ItemBatch::new();
+        for (at, head) in heads {
+            if head.is_new {
+                self.push_new_extent(&mut new_items, Logical(at), &head)?;
+            } else {
+                self.apply_refs(Logical(at), &head)?;
+            }
+        }
+        new_items.sort();
+        self.insert_batch(objectid::EXTENT_TREE, &new_items)
     }
 
     /// Changes of references that are in memory.

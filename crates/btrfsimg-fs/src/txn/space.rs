@@ -11,6 +11,9 @@ use crate::block_store::BlockStore;
 use crate::chunk_map::Chunk;
 use crate::error::{Error, Result};
 
+/// Nodes that lie together.
+const NODES_TOGETHER: u64 = 128;
+
 /// What space is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SpaceKind {
@@ -154,6 +157,8 @@ pub(super) struct Space {
     current: BTreeMap<SpaceKind, u64>,
     /// The longest free run of groups that are not loaded.
     longest: BTreeMap<u64, u64>,
+    /// Space in one piece that is kept for nodes, out of what is available.
+    for_nodes: Range<u64>,
     /// Change of the superblock's `bytes_used`.
     pub(super) bytes_used_delta: i64,
 }
@@ -195,6 +200,34 @@ impl Space {
             }
         }
         Ok(None)
+    }
+
+    /// A place for a node among the others, in a group of this transaction; `None` when none has room for more of them.
+    pub(super) fn alloc_node(&mut self, kind: SpaceKind, nodesize: u64) -> Option<Logical> {
+        if self.for_nodes.is_empty() {
+            let group = self.current.get(&kind).and_then(|start| self.groups.get_mut(start))?;
+            let at = group.free.find(NODES_TOGETHER * nodesize, nodesize)?;
+            self.for_nodes = at..at + NODES_TOGETHER * nodesize;
+            group.free.available.remove(self.for_nodes.clone());
+        }
+        let at = self.for_nodes.start;
+        let (_, group) = self.groups.range_mut(..=at).next_back()?;
+        group.free.after.remove(at..at + nodesize);
+        group.used += nodesize;
+        self.for_nodes.start += nodesize;
+        self.bytes_used_delta += nodesize.cast_signed();
+        Some(Logical(at))
+    }
+
+    /// Gives back what is left of the space for nodes.
+    pub(super) fn release_nodes(&mut self) {
+        let rest = std::mem::take(&mut self.for_nodes);
+        if let Some((_, group)) =
+            self.groups.range_mut(..=rest.start).next_back().filter(|_| !rest.is_empty())
+        {
+            group.free.available.insert(rest);
+            group.free.no_run_of = u64::MAX;
+        }
     }
 
     /// Bytes of the longest free run of a group that is not loaded, where that is cheap to know.

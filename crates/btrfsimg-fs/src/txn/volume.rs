@@ -118,7 +118,7 @@ impl Volume {
         Ok(Volume {
             store,
             chunk_tree_uuid: geometry.chunk_tree_uuid.into_bytes(),
-            policy: ChunkPolicy::Growing,
+            policy: ChunkPolicy::Growing { least: 0 },
             sync: !options.no_sync,
             dry_run: options.dry_run,
             dirty_budget: options.dirty_budget.unwrap_or(DIRTY_BUDGET),

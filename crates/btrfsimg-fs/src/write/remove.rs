@@ -1,14 +1,12 @@
 //! Removing names and trees.
 
-use btrfsimg_ondisk::{FileType, KeyType, RootRefHead, objectid};
-use zerocopy::FromBytes as _;
+use btrfsimg_ondisk::FileType;
 
 use super::doomed::Doomed;
 use super::names::{check_attributes, check_changeable, remove_entry, remove_inode_ref, unlink};
-use super::subvol;
+use super::subvol::{self, DeleteOptions};
 use crate::error::{Error, Result};
 use crate::lookup::{Place, entries, find_entry, target};
-use crate::tree::walk_items;
 use crate::txn::Transaction;
 
 /// Removes one name whose inode may be changed.
@@ -67,7 +65,7 @@ pub fn has_entries(tx: &Transaction<'_>, dir: Place) -> Result<bool> {
 
 /// How a tree is removed.
 pub struct RemoveOptions<'o> {
-    /// Subvolumes in it are deleted, as by [`delete_subvolumes`]; else they are a reason to refuse.
+    /// Subvolumes in it are deleted, with those in them ([`subvol::delete_with`]); else they are a reason to refuse.
     pub subvolumes: bool,
     /// Told of what is removed, a directory before what is in it, and whether it is a directory.
     pub removed: &'o mut dyn FnMut(&str, bool),
@@ -89,7 +87,7 @@ pub fn remove_tree(tx: &mut Transaction<'_>, dir: Place, name: &[u8], top: Place
 /// The same by options.
 ///
 /// # Errors
-/// As [`remove_tree`], and [`delete_subvolumes`].
+/// As [`remove_tree`], and [`subvol::delete_with`].
 pub fn remove_tree_with(
     tx: &mut Transaction<'_>,
     dir: Place,
@@ -116,7 +114,7 @@ pub fn remove_tree_with(
                 }
                 // What stands for one that is not there goes with its directory.
                 if !child.is_empty_dir() {
-                    subvolumes.push((place, entry.name.to_vec()));
+                    subvolumes.push((place, entry.name.to_vec(), shown.clone()));
                 }
                 (options.removed)(&shown, true);
                 return Ok(true);
@@ -135,50 +133,12 @@ pub fn remove_tree_with(
         })?;
     }
     tx.with_reserve(|tx| {
-        subvolumes.iter().try_for_each(|(dir, name)| delete_subvolumes(tx, *dir, name))?;
+        for (dir, name, shown) in &subvolumes {
+            let mut options = DeleteOptions { shown, recursive: true, deleted: &mut |_| {} };
+            subvol::delete_with(tx, *dir, name, &mut options)?;
+        }
         let index = remove_inode_ref(tx, top, dir.ino, name)?;
         remove_entry(tx, dir, name, index)?;
         doomed.remove(tx, dir.tree)
     })
-}
-
-/// Deletes the subvolume `name` of `dir`, and first those that are in it; or what stands for one that is not there. What
-/// they held is for [`subvol::drop_deleted`], once this is committed.
-///
-/// # Errors
-/// As [`subvol::begin_delete`].
-pub fn delete_subvolumes(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Result<()> {
-    let mut stack = vec![(dir, name.to_vec())];
-    let mut seen = std::collections::HashSet::new();
-    while let Some((dir, name)) = stack.last().cloned() {
-        let shown = || String::from_utf8_lossy(&name).into_owned();
-        let entry = find_entry(tx, dir, &name)?.ok_or_else(|| Error::NotFound(shown()))?;
-        let place = target(tx, dir, &name, entry.location)?;
-        if place.is_empty_dir() {
-            subvol::remove_stand_in(tx, dir, &name)?;
-            stack.pop();
-            continue;
-        }
-        if seen.insert(place.tree) {
-            stack.extend(subvolumes_in(tx, place.tree)?);
-            continue;
-        }
-        subvol::begin_delete(tx, dir, &name)?;
-        stack.pop();
-    }
-    Ok(())
-}
-
-/// Directory and name of each subvolume that is in `tree`.
-fn subvolumes_in(tx: &Transaction<'_>, tree: u64) -> Result<Vec<(Place, Vec<u8>)>> {
-    let mut found = Vec::new();
-    let (from, to) = Place { tree: objectid::ROOT_TREE, ino: tree }.keys(KeyType::ROOT_REF);
-    walk_items(tx, objectid::ROOT_TREE, &from, &to, |item| {
-        let (head, rest) = RootRefHead::read_from_prefix(item.data)
-            .map_err(|_| Error::corrupt("ROOT-10", format!("root ref {} is too short", item.key)))?;
-        let name = rest.get(..usize::from(head.name_len.get())).unwrap_or(rest);
-        found.push((Place { tree, ino: head.dirid.get() }, name.to_vec()));
-        Ok(true)
-    })?;
-    Ok(found)
 }

@@ -6,7 +6,8 @@ use anyhow::Result;
 use btrfsimg_fs::Error;
 use btrfsimg_fs::lookup::{Entry, Place, find_entry, resolve_parent, target};
 use btrfsimg_fs::write::names::check_changeable;
-use btrfsimg_fs::write::remove::{RemoveOptions, delete_subvolumes, remove_tree_with, rmdir, unlink_checked};
+use btrfsimg_fs::write::remove::{RemoveOptions, remove_tree_with, rmdir, unlink_checked};
+use btrfsimg_fs::write::subvol::{DeleteOptions, delete_with};
 use btrfsimg_ondisk::FileType;
 
 use super::renamed::{Rename, Renamed};
@@ -125,7 +126,8 @@ impl Args {
                     "{shown}: is a subvolume, which rm does not remove; {fix}"
                 )));
             }
-            delete_subvolumes(cx.tx, dir, name)?;
+            let mut options = DeleteOptions { shown: &shown, recursive: true, deleted: &mut |_| {} };
+            delete_with(cx.tx, dir, name, &mut options)?;
         } else if self.recursive && !place.is_empty_dir() {
             let (mut removed, verbose) = (Vec::new(), cx.verbose);
             let mut tell = |shown: &str, is_dir: bool| {

@@ -115,10 +115,11 @@ fn new_tree_id(tx: &Transaction<'_>, dir: Place, name: &[u8]) -> Result<u64> {
     Ok(id)
 }
 
-/// Adds the entry of a subvolume.
+/// Adds the entry of a subvolume, and its quota group.
 fn enter(tx: &mut Transaction<'_>, dir: Place, name: &[u8], location: Key) -> Result<()> {
     let index = add_entry(tx, dir, name, location, FileType::DIR)?;
-    links::add(tx, location.objectid, dir, index, name)
+    links::add(tx, location.objectid, dir, index, name)?;
+    tx.create_quota_group(location.objectid)
 }
 
 fn root_item(transid: u64, now: Timespec) -> RootItem {

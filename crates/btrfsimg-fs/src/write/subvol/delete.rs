@@ -4,14 +4,17 @@
 //! where that is little; else the rest stays, marked as the kernel marks it, and goes in further transactions: ours,
 //! or those of the next kernel that mounts the image.
 
-use btrfsimg_ondisk::{Key, KeyType, Timespec, objectid, root_flags};
+use std::collections::HashSet;
+
+use btrfsimg_ondisk::{Key, KeyType, RootRefHead, Timespec, objectid, root_flags};
+use zerocopy::FromBytes as _;
 
 use super::{links, uuids};
 use crate::error::{Error, Result};
-use crate::lookup::{self, Place, default_subvolume, find_entry, target};
-use crate::tree::Cursor;
+use crate::lookup::{self, Place, default_subvolume, find_entry, subvolume_path, target};
+use crate::tree::{Cursor, walk_items};
 use crate::txn::{Transaction, TreeDrop, Volume};
-use crate::write::names::{check_immutable, remove_entry};
+use crate::write::names::{check_changeable, check_immutable, remove_entry};
 
 /// Extents whose references change in one transaction of a drop, about: a bound of its memory and of what it needs of
 /// the free space.
@@ -28,13 +31,56 @@ pub struct Deleted {
     pub finished: bool,
 }
 
+/// How subvolumes are deleted.
+pub struct DeleteOptions<'o> {
+    /// What the subvolume is called in errors.
+    pub shown: &'o str,
+    /// Those inside it go first, the innermost before the others; else they are a reason to refuse.
+    pub recursive: bool,
+    /// Told of each that is deleted.
+    pub deleted: &'o mut dyn FnMut(&str),
+}
+
 /// Deletes the subvolume `name` of `dir`, and drops what it holds where that is little. Where `finished` is not set, the
 /// rest is for [`drop_deleted`], once this is committed.
 ///
 /// # Errors
 /// As [`begin_delete`].
 pub fn delete(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Result<Deleted> {
-    let tree = begin_delete(tx, dir, name)?;
+    delete_one(tx, dir, name, &String::from_utf8_lossy(name))
+}
+
+/// The same by options. What is not dropped at once is for [`drop_deleted`].
+///
+/// # Errors
+/// As [`begin_delete`], for each: the kernel deletes one after the other, and judges each by itself. The caller drops the
+/// transaction then, so that nothing is deleted.
+pub fn delete_with(
+    tx: &mut Transaction<'_>,
+    dir: Place,
+    name: &[u8],
+    options: &mut DeleteOptions<'_>,
+) -> Result<()> {
+    let mut stack = vec![(dir, name.to_vec(), options.shown.to_owned())];
+    // Subvolumes that hold each other never end: the second time one is met, it is not empty.
+    let mut opened = HashSet::new();
+    while let Some((dir, name, shown)) = stack.last().cloned() {
+        if options.recursive {
+            let tree = subvolume_named(tx, dir, &name, &shown)?;
+            if opened.insert(tree) {
+                stack.extend(subvolumes_in(tx, tree, &shown)?);
+                continue;
+            }
+        }
+        delete_one(tx, dir, &name, &shown)?;
+        (options.deleted)(&shown);
+        stack.pop();
+    }
+    Ok(())
+}
+
+fn delete_one(tx: &mut Transaction<'_>, dir: Place, name: &[u8], shown: &str) -> Result<Deleted> {
+    let tree = begin(tx, dir, name, shown)?;
     let finished = finish(tx, &mut TreeDrop::new(tree), DROP_AT_ONCE)?;
     Ok(Deleted { tree, finished })
 }
@@ -42,23 +88,54 @@ pub fn delete(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Result<Delet
 /// Deletes the subvolume `name` of `dir`, but drops nothing of what it holds. Says its id.
 ///
 /// # Errors
-/// `Invalid` when it is no subvolume; `ReadOnly` for the default subvolume and one whose root directory is immutable or
-/// append-only; `NotEmpty` when there are subvolumes in it; as any change of a tree.
+/// `Invalid` when it is no subvolume; `ReadOnly` where names may not be taken out of `dir`, for the default subvolume and
+/// one whose root directory is immutable or append-only; `NotEmpty` when there are subvolumes in it; as any change of a
+/// tree.
 pub fn begin_delete(tx: &mut Transaction<'_>, dir: Place, name: &[u8]) -> Result<u64> {
-    let shown = String::from_utf8_lossy(name).into_owned();
-    let entry = find_entry(tx, dir, name)?.ok_or_else(|| Error::NotFound(shown.clone()))?;
-    let place = target(tx, dir, name, entry.location)?;
-    if !entry.is_subvolume() || place.is_empty_dir() {
-        return Err(Error::Invalid(format!("{shown}: not a subvolume")));
-    }
-    let tree = place.tree;
-    check_deletable(tx, tree, &shown)?;
+    begin(tx, dir, name, &String::from_utf8_lossy(name))
+}
+
+fn begin(tx: &mut Transaction<'_>, dir: Place, name: &[u8], shown: &str) -> Result<u64> {
+    check_changeable(tx, dir, shown, true)?;
+    let tree = subvolume_named(tx, dir, name, shown)?;
+    check_deletable(tx, tree, shown)?;
     tx.with_reserve(|tx| {
         let index = links::remove(tx, tree, dir.tree)?;
         remove_entry(tx, dir, name, index)?;
         mark_dead(tx, tree)
     })?;
     Ok(tree)
+}
+
+/// The id of the subvolume `name` of `dir`.
+fn subvolume_named(tx: &Transaction<'_>, dir: Place, name: &[u8], shown: &str) -> Result<u64> {
+    let entry = find_entry(tx, dir, name)?.ok_or_else(|| Error::NotFound(shown.to_owned()))?;
+    let place = target(tx, dir, name, entry.location)?;
+    if !entry.is_subvolume() || place.is_empty_dir() {
+        return Err(Error::Invalid(format!("{shown}: not a subvolume")));
+    }
+    Ok(place.tree)
+}
+
+/// Directory, name and path below `shown` of each subvolume that is right in `tree`.
+fn subvolumes_in(tx: &Transaction<'_>, tree: u64, shown: &str) -> Result<Vec<(Place, Vec<u8>, String)>> {
+    let mut found = Vec::new();
+    let (from, to) = Place { tree: objectid::ROOT_TREE, ino: tree }.keys(KeyType::ROOT_REF);
+    walk_items(tx, objectid::ROOT_TREE, &from, &to, |item| {
+        let (head, rest) = RootRefHead::read_from_prefix(item.data)
+            .map_err(|_| Error::corrupt("ROOT-10", format!("root ref {} is too short", item.key)))?;
+        let name = rest.get(..usize::from(head.name_len.get())).unwrap_or(rest);
+        found.push((item.key.offset, Place { tree, ino: head.dirid.get() }, name.to_vec()));
+        Ok(true)
+    })?;
+    let above = subvolume_path(tx, tree)?.len();
+    let named = found.into_iter().map(|(id, dir, name)| {
+        let path = subvolume_path(tx, id)?;
+        let below = String::from_utf8_lossy(path.get(above..).unwrap_or(&path));
+        let (above, below) = (shown.trim_end_matches('/'), below.trim_start_matches('/'));
+        Ok((dir, name, format!("{above}/{below}")))
+    });
+    named.collect()
 }
 
 /// Drops a part of a subvolume that is deleted, and says whether it was the rest. See [`TreeDrop::step`].

@@ -10,5 +10,8 @@ mod uuids;
 
 pub use create::{create, snapshot};
 pub use default::set_default;
-pub use delete::{DROP_STEP, Deleted, begin_delete, delete, drop_deleted, finish, remove_stand_in};
+pub use delete::{
+    DROP_STEP, DeleteOptions, Deleted, begin_delete, delete, delete_with, drop_deleted, finish,
+    remove_stand_in,
+};
 pub use readonly::set_readonly;

@@ -1,17 +1,14 @@
 //! `subvol delete`: subvolumes and all they hold.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
-use btrfsimg_fs::lookup::{self, Place, find_entry, resolve_parent, target};
-use btrfsimg_fs::write::names::check_changeable;
-use btrfsimg_fs::write::subvol;
+use btrfsimg_fs::lookup::{self, Place, resolve_parent};
+use btrfsimg_fs::write::subvol::{DeleteOptions, delete_with};
 
 use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
-use crate::output::shown;
 
 /// Delete subvolumes, read-only ones too
 ///
@@ -32,6 +29,12 @@ pub(super) struct Args {
     /// The subvolumes inside them as well
     #[arg(short = 'R', long)]
     recursive: bool,
+    /// Wait for the commit at the end, as always here: all names of one image go in one commit, which is durable
+    #[arg(short = 'c', long)]
+    commit_after: bool,
+    /// As -c: with one commit, none is gone without the others
+    #[arg(short = 'C', long, conflicts_with = "commit_after")]
+    commit_each: bool,
     /// The subvolume with this id, wherever it is
     #[arg(long, value_name = "ID")]
     subvolid: Option<u64>,
@@ -55,11 +58,17 @@ impl Edit for Args {
                 Some(id) => by_id(cx, id, address)?,
                 None => by_path(cx, address)?,
             };
-            if self.recursive {
-                let entry = find_entry(cx.tx, dir, &name)?.ok_or_else(|| Error::NotFound(what.clone()))?;
-                delete_inside(cx, target(cx.tx, dir, &name, entry.location)?.tree)?;
-            }
-            delete(cx, dir, &name, &what)
+            let mut gone = Vec::new();
+            let deleted = &mut |shown: &str| gone.push(shown.to_owned());
+            let mut options = DeleteOptions { shown: &what, recursive: self.recursive, deleted };
+            delete_with(cx.tx, dir, &name, &mut options).map_err(|error| match error {
+                Error::NotEmpty(_) => Error::Invalid(format!(
+                    "{what}: directory not empty: there are subvolumes in it; delete them first, or with -R"
+                )),
+                error => error,
+            })?;
+            gone.iter().for_each(|shown| cx.say(|| format!("Delete subvolume '{shown}'")));
+            Ok(())
         })?;
         cx.drop_deleted();
         Ok(())
@@ -80,40 +89,4 @@ fn by_id(cx: &EditCx<'_, '_>, id: u64, address: &Address) -> Result<(Place, Vec<
     let (dir, name) =
         link.ok_or_else(|| Error::Invalid(format!("{what}: no such subvolume below the top")))?;
     Ok((dir, name, what))
-}
-
-/// Deletes the subvolumes inside `top`, the innermost first.
-fn delete_inside(cx: &mut EditCx<'_, '_>, top: u64) -> Result<()> {
-    let mut inside: BTreeMap<u64, Vec<(u64, Place, Vec<u8>)>> = BTreeMap::new();
-    for subvolume in lookup::subvolumes(cx.tx)? {
-        if let Some((dir, name)) = subvolume.link {
-            inside.entry(dir.tree).or_default().push((subvolume.id, dir, name));
-        }
-    }
-    let mut order = Vec::new();
-    let mut todo = vec![top];
-    while let Some(tree) = todo.pop() {
-        // Taken out, so that subvolumes that hold each other end.
-        for (id, dir, name) in inside.remove(&tree).unwrap_or_default() {
-            todo.push(id);
-            order.push((dir, name));
-        }
-    }
-    order.into_iter().rev().try_for_each(|(dir, name)| {
-        let what = format!("subvolume '{}' in subvolume {}", shown(&name), dir.tree);
-        delete(cx, dir, &name, &what)
-    })
-}
-
-fn delete(cx: &mut EditCx<'_, '_>, dir: Place, name: &[u8], what: &str) -> Result<()> {
-    check_changeable(cx.tx, dir, what, true)?;
-    subvol::delete(cx.tx, dir, name).map_err(|error| match error {
-        Error::NotFound(_) => Error::NotFound(what.to_owned()),
-        Error::NotEmpty(_) => Error::Invalid(format!(
-            "{what}: directory not empty: there are subvolumes in it; delete them first, or with -R"
-        )),
-        error => error,
-    })?;
-    cx.say(|| format!("Delete subvolume '{what}'"));
-    Ok(())
 }

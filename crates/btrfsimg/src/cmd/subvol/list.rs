@@ -36,6 +36,9 @@ pub(super) struct Args {
     /// Only those right in the subvolume that the path is in
     #[arg(short = 'o')]
     only_inside: bool,
+    /// Put <FS_TREE>/ before the paths of those that are not right in the subvolume that the path is in
+    #[arg(short = 'a', conflicts_with = "only_inside")]
+    all: bool,
     /// Only those that are deleted, but of which not all is dropped ('subvol sync' drops it)
     #[arg(short, long)]
     deleted: bool,
@@ -82,6 +85,9 @@ pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
         let parent = subvolume.link.as_ref().map_or(0, |(dir, _)| dir.tree);
         let path = match is_deleted {
             true => Ok(b"DELETED".to_vec()),
+            false if args.all && parent != inside => {
+                subvolume_path(&opened.fs, subvolume.id).map(|path| [b"<FS_TREE>/", &path[..]].concat())
+            }
             false => subvolume_path(&opened.fs, subvolume.id),
         };
         match path {
