@@ -358,6 +358,8 @@ fn readonly_is_what_it_is_for_the_kernel() {
     };
     let theirs = hide(mounted(&twin, "ro", |top| sh(top, look)));
     assert_eq!(hide(mounted(&lab.image, "ro", |top| sh(top, look))), theirs);
+    assert_sound(&lab.image);
+}
 
 /// New subvolumes have quota groups, and the next kernel counts all of them anew by itself: `btrfs check` counts, too.
 #[test]

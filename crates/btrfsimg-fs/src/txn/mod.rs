@@ -219,10 +219,8 @@ impl<'v> Transaction<'v> {
 
     fn alloc(&mut self, kind: SpaceKind, len: u64, align: u64) -> Result<Logical> {
         let kind = self.kind_here(kind);
-        while !self.keeps_reserve(kind, len)? {
-            if !self.remove_empty_group(kind)? {
-                return Err(Error::no_space("room for metadata: the last of it is kept for removing"));
-            }
+        if !self.keeps_reserve(kind, len)? {
+            return Err(Error::no_space("room for metadata: the last of it is kept for removing"));
         }
         loop {
             if let Some(at) = self.space.alloc(&self.volume.store, kind, len, align)? {
