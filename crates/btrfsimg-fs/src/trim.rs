@@ -6,14 +6,15 @@
 use std::ops::Range;
 
 use btrfsimg_ondisk::{
-    BlockGroupItem, DevId, Key, KeyType, Logical, Physical, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, objectid,
+    BlockGroupItem, DevId, Key, KeyType, Logical, Physical, RootItem, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS,
+    objectid,
 };
 use zerocopy::FromBytes as _;
 
 use crate::block_store::BlockStore;
 use crate::chunk_map::Chunk;
 use crate::error::{Error, Result};
-use crate::tree::{block_group_tree, lookup, walk_items};
+use crate::tree::{TreeRoot, block_group_tree, lookup, walk_items};
 
 /// Bytes at the start of a device that no chunk may use.
 const RESERVED: u64 = 1 << 20;
@@ -53,7 +54,8 @@ impl Trimmed {
 ///
 /// # Errors
 /// `Unsupported` for several devices, profiles that spread a chunk, and a log to replay; `Corrupt` where two chunks
-/// share device space, extents overlap, or a block group does not use what its extents take: nothing is given back then. `Io`; what was given back before stays so.
+/// share device space, extents overlap, a block group does not use what its extents take, or the
+/// root of a tree cannot be read: nothing is given back then. `Io`; what was given back before stays so.
 pub fn trim(store: &BlockStore, method: Method) -> Result<Trimmed> {
     let sb = store.superblock();
     if sb.log_root.get() != 0 {
@@ -65,6 +67,7 @@ pub fn trim(store: &BlockStore, method: Method) -> Result<Trimmed> {
     let device_end = sb.dev_item.total_bytes.get().min(store.device().len().map_err(Error::io("trim"))?);
     let gaps = unallocated(store, device_end)?;
     // All is looked at before anything goes.
+    check_roots(store)?;
     for chunk in store.chunks().iter() {
         let mut free = 0;
         free_in(store, chunk, &mut |range| {
@@ -91,6 +94,24 @@ pub fn trim(store: &BlockStore, method: Method) -> Result<Trimmed> {
         trimmed.unallocated += give_back(store, gap, method)?;
     }
     Ok(trimmed)
+}
+
+/// Where the root of a tree cannot be read, an older state is all that is left of it, in space that is free now.
+fn check_roots(store: &BlockStore) -> Result<()> {
+    let mut roots = Vec::new();
+    walk_items(store, objectid::ROOT_TREE, &Key::MIN, &Key::MAX, |item| {
+        if item.key.key_type == KeyType::ROOT_ITEM
+            && let Some(root) = RootItem::parse(item.data)
+        {
+            roots.push(TreeRoot::of_item(item.key.objectid, &root));
+        }
+        Ok(true)
+    })?;
+    // One without a block was never written, or is dropped.
+    for root in roots.iter().filter(|root| root.logical.0 != 0) {
+        store.read_block(root.logical, &root.expectation())?;
+    }
+    Ok(())
 }
 
 /// The device's ranges behind the reserved one that no chunk is on.

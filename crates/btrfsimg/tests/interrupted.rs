@@ -112,7 +112,7 @@ fn killed_while_a_tree_is_copied_in() {
             bench.take_out();
         }
         if kill % 6 == 5 {
-            Oracle::new().judge(&bench.image, None).unwrap().assert_ok();
+            Oracle::new().judge(&bench.image, None).unwrap().of_cut_off_writer().assert_ok();
         }
     }
     assert!(killed > 2, "only {killed} were killed before they ended");
@@ -219,7 +219,7 @@ fn a_full_disk_under_a_sparse_image() {
     run(&["mkdir", "-p", &bench.at("/dir")]).expect(0);
     assert_checks_clean(&bench.image, "a full disk");
     sh(disk.0.path(), "mount -o remount,size=20m .");
-    Oracle::new().judge(&bench.image, None).unwrap().assert_ok();
+    Oracle::new().judge(&bench.image, None).unwrap().of_cut_off_writer().assert_ok();
     sh(disk.0.path(), "mount -o remount,size=12m .");
     // A new image on it: named, and gone.
     let new = disk.0.path().join("new.img");
@@ -271,7 +271,7 @@ fn killed_while_a_subvolume_is_deleted() {
             fs::remove_dir_all(&out).unwrap();
         }
         if kill % 4 == 3 {
-            Oracle::new().judge(&bench.image, None).unwrap().assert_ok();
+            Oracle::new().judge(&bench.image, None).unwrap().of_cut_off_writer().assert_ok();
         }
     }
     assert!(killed > 0, "only {killed} were killed before they ended");

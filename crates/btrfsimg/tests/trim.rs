@@ -57,6 +57,24 @@ fn fill(top: &Path) {
         );
 }
 
+/// What a salvage reads then is an older state, in space that is free.
+#[test]
+fn an_image_whose_newest_tree_cannot_be_read_is_left_alone() {
+    let Some(lab) = used() else { return };
+    for fault in ["node-level", "node-empty", "node-nritems", "node-pointer-null", "node-key-order"] {
+        let image = lab.dir.path().join("broken.img");
+        fs::copy(&lab.image, &image).unwrap();
+        let name = image.to_str().unwrap();
+        run(&["fixture", "apply", name, fault]).expect(0);
+        let before = fs::read(&image).unwrap();
+        for zero in [&["trim"][..], &["trim", "--zero=always"]] {
+            let ran = run(&[zero, &[name]].concat()).expect(4);
+            assert!(ran.stderr.contains("corrupt node"), "{fault}: {}", ran.stderr);
+            assert!(fs::read(&image).unwrap() == before, "{fault}: {zero:?} changed the image");
+        }
+    }
+}
+
 #[test]
 fn what_is_deleted_goes_and_what_is_used_stays() {
     for how in [&["--zero"][..], &["--zero=always"]] {

@@ -201,6 +201,16 @@ impl Transaction<'_> {
         Ok(())
     }
 
+    /// Has a transaction that changes very many inodes take no more memory: between two changes, when nothing is half
+    /// done.
+    ///
+    /// # Errors
+    /// As changing a tree.
+    pub fn bound_memory(&mut self) -> Result<()> {
+        self.spill()?;
+        self.bound_refs()
+    }
+
     /// The same where many are gathered. Only where every extent has all its references: one that has none is freed.
     pub(super) fn bound_refs(&mut self) -> Result<()> {
         if self.refs.len() <= DELAYED_REFS_MAX.max(self.refs.waiting + DELAYED_REFS_MAX / 2) {
@@ -328,15 +338,13 @@ impl Transaction<'_> {
             }
             return Ok(());
         }
-        if let Some((key, old)) = self.find_keyed_ref(at, back)? {
-            return match i64::from(old) + delta {
-                0 => self.remove(objectid::EXTENT_TREE, key),
-                n if n > 0 => self.replace(objectid::EXTENT_TREE, key, &back.keyed_data(count(at, n)?)),
-                _ => Err(underflow(at)),
-            };
-        }
         if delta < 0 {
-            return Err(Error::corrupt("XR-02", format!("extent {at} has no back reference {back:?}")));
+            return self.drop_keyed(at, back, delta.unsigned_abs());
+        }
+        let (key, old) = self.keyed_slot(at, back)?;
+        if let Some(old) = old {
+            let data = back.keyed_data(count(at, i64::from(old) + delta)?);
+            return self.replace(objectid::EXTENT_TREE, key, &data);
         }
         if inline_bytes(view) + back.inline_len() <= self.inline_limit() {
             let place = view.inline.iter().position(|r| match r {
@@ -346,8 +354,29 @@ impl Transaction<'_> {
             view.inline.insert(place.unwrap_or(view.inline.len()), InlineRef::Ref(back, count(at, delta)?));
             return Ok(());
         }
-        let key = self.free_keyed_slot(at, back)?;
         self.insert(objectid::EXTENT_TREE, key, &back.keyed_data(count(at, delta)?))
+    }
+
+    /// Takes `left` references out of the keyed items of `back`: mostly one, but a kernel makes a second one where the
+    /// first stands behind a gap.
+    fn drop_keyed(&mut self, at: Logical, back: BackRef, mut left: u64) -> Result<()> {
+        while left > 0 {
+            let (key, old) = self.find_keyed_ref(at, back)?.ok_or_else(|| {
+                Error::corrupt("XR-02", format!("extent {at} has no back reference {back:?}"))
+            })?;
+            match u64::from(old) {
+                0 => return Err(underflow(at)),
+                old if old <= left => {
+                    self.remove(objectid::EXTENT_TREE, key)?;
+                    left -= old;
+                }
+                old => {
+                    let rest = count(at, i64::try_from(old - left).map_err(|_| underflow(at))?)?;
+                    return self.replace(objectid::EXTENT_TREE, key, &back.keyed_data(rest));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The keyed item of `back`, if there is one. A data reference is at its hash or, where others had that, behind it: side
@@ -367,15 +396,20 @@ impl Transaction<'_> {
         Ok(found)
     }
 
-    /// A key for a new keyed item: the hash, or the first free one behind it.
-    fn free_keyed_slot(&self, at: Logical, back: BackRef) -> Result<Key> {
+    /// Where a reference to `back` is added: its item at the hash or side by side behind it, with its count; else the
+    /// first key there that is free. One behind a gap is not looked for, as kernels do not: all references of a root to
+    /// an extent may stand there.
+    fn keyed_slot(&self, at: Logical, back: BackRef) -> Result<(Key, Option<u32>)> {
         let mut key = Key::new(at.0, back.key_type(), back.sequence());
         while let Some(c) = Cursor::at_or_after(self, objectid::EXTENT_TREE, &key)?
             && c.key() == key
         {
-            key.offset = key.offset.wrapping_add(1);
+            match BackRef::parse_keyed(key, c.item().data) {
+                Some((b, n)) if b == back => return Ok((key, Some(n))),
+                _ => key.offset = key.offset.wrapping_add(1),
+            }
         }
-        Ok(key)
+        Ok((key, None))
     }
 
     /// Gives back the space of an extent without references; data lose their checksums.

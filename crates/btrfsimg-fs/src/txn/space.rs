@@ -265,10 +265,18 @@ impl Space {
     }
 
     /// A block group of data or metadata that was empty in the committed state and is now, but of another kind than
-    /// `kind`: it leaves the transaction's groups.
+    /// `kind`: it leaves the transaction's groups. The last of its kind stays where it alone says that there are to be
+    /// two copies of data.
     pub(super) fn take_empty_group(&mut self, store: &BlockStore, kind: SpaceKind) -> Result<Option<Group>> {
+        let tells = |c: &Chunk| {
+            let is_dup_data = SpaceKind::Data.is_served_by(c.flags) && c.flags & bg::DUP != 0;
+            is_dup_data && store.chunks().iter().filter(|other| other.flags == c.flags).count() == 1
+        };
         let others = store.chunks().iter().filter(|c| {
-            !kind.is_served_by(c.flags) && !SpaceKind::System.is_served_by(c.flags) && c.is_linear()
+            !kind.is_served_by(c.flags)
+                && !SpaceKind::System.is_served_by(c.flags)
+                && c.is_linear()
+                && !tells(c)
         });
         for (start, length) in others.map(|c| (c.start.0, c.length)) {
             if self.longest_run(store, start)?.is_some_and(|longest| longest < length) {

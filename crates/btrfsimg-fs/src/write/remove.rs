@@ -134,7 +134,7 @@ pub fn remove_tree_with(
     }
     tx.with_reserve(|tx| {
         for (dir, name, shown) in &subvolumes {
-            let mut options = DeleteOptions { shown, recursive: true, deleted: &mut |_| {} };
+            let mut options = DeleteOptions { shown, recursive: true, drop_at_once: 0, deleted: &mut |_| {} };
             subvol::delete_with(tx, *dir, name, &mut options)?;
         }
         let index = remove_inode_ref(tx, top, dir.ino, name)?;

@@ -73,6 +73,7 @@ fn for_each_below(
             continue;
         }
         each(tx, &found)?;
+        tx.bound_memory()?;
         if found.file_type != FileType::DIR {
             continue;
         }

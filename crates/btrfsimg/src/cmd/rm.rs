@@ -126,7 +126,8 @@ impl Args {
                     "{shown}: is a subvolume, which rm does not remove; {fix}"
                 )));
             }
-            let mut options = DeleteOptions { shown: &shown, recursive: true, deleted: &mut |_| {} };
+            let mut options =
+                DeleteOptions { shown: &shown, recursive: true, drop_at_once: 0, deleted: &mut |_| {} };
             delete_with(cx.tx, dir, name, &mut options)?;
         } else if self.recursive && !place.is_empty_dir() {
             let (mut removed, verbose) = (Vec::new(), cx.verbose);

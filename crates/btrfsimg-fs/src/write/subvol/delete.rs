@@ -19,7 +19,7 @@ use crate::write::names::{check_changeable, check_immutable, remove_entry};
 /// Extents whose references change in one transaction of a drop, about: a bound of its memory and of what it needs of
 /// the free space.
 pub const DROP_STEP: usize = 32 << 10;
-/// The same of the transaction that deletes, which may hold other changes.
+/// The same for each subvolume in the transaction that deletes, which may hold other changes.
 const DROP_AT_ONCE: usize = 2 << 10;
 
 /// A subvolume whose name is gone.
@@ -37,6 +37,8 @@ pub struct DeleteOptions<'o> {
     pub shown: &'o str,
     /// Those inside it go first, the innermost before the others; else they are a reason to refuse.
     pub recursive: bool,
+    /// How many of them are dropped in this transaction, where each holds little; the others only lose their names.
+    pub drop_at_once: usize,
     /// Told of each that is deleted.
     pub deleted: &'o mut dyn FnMut(&str),
 }
@@ -64,6 +66,7 @@ pub fn delete_with(
     let mut stack = vec![(dir, name.to_vec(), options.shown.to_owned())];
     // Subvolumes that hold each other never end: the second time one is met, it is not empty.
     let mut opened = HashSet::new();
+    let mut dropped = 0;
     while let Some((dir, name, shown)) = stack.last().cloned() {
         if options.recursive {
             let tree = subvolume_named(tx, dir, &name, &shown)?;
@@ -72,7 +75,12 @@ pub fn delete_with(
                 continue;
             }
         }
-        delete_one(tx, dir, &name, &shown)?;
+        if dropped < options.drop_at_once {
+            delete_one(tx, dir, &name, &shown)?;
+            dropped += 1;
+        } else {
+            begin(tx, dir, &name, &shown)?;
+        }
         (options.deleted)(&shown);
         stack.pop();
     }

@@ -60,7 +60,8 @@ impl Edit for Args {
             };
             let mut gone = Vec::new();
             let deleted = &mut |shown: &str| gone.push(shown.to_owned());
-            let mut options = DeleteOptions { shown: &what, recursive: self.recursive, deleted };
+            let mut options =
+                DeleteOptions { shown: &what, recursive: self.recursive, drop_at_once: 8, deleted };
             delete_with(cx.tx, dir, &name, &mut options).map_err(|error| match error {
                 Error::NotEmpty(_) => Error::Invalid(format!(
                     "{what}: directory not empty: there are subvolumes in it; delete them first, or with -R"
