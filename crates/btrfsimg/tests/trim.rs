@@ -42,7 +42,7 @@ fn used() -> Option<Lab> {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("k.img");
     btrfs_progs::mkfs(&image, 128 << 20, &[]).unwrap();
-    let mount = oracle.mount(&image, "rw").unwrap()?;
+    let mount = oracle.mount(&image, "rw,commit=1").unwrap()?;
     fill(mount.path());
     assert_eq!(mount.unmount().unwrap(), [""; 0]);
     Some(Lab { dir, image })
