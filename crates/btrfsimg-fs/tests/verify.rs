@@ -29,8 +29,10 @@ fn inodes_and_names(base: &Base) {
     });
     let inline = [&[0; 8][..], &3u64.to_le_bytes(), &[0; 5], b"odd"].concat();
     let sub = base.ino(b"sub");
-    base.check("FE-26", 5, first(sub, KeyType::EXTENT_DATA), |leaf, slot| {
-        leaf.insert_items(slot, std::iter::once((first(sub, KeyType::EXTENT_DATA), &inline[..])));
+    // Behind its last item: what would come next may be the first of another leaf.
+    base.check("FE-26", 5, first(sub, KeyType::DIR_INDEX), |leaf, slot| {
+        assert_eq!(leaf.key(slot).objectid, sub);
+        leaf.insert_items(slot + 1, std::iter::once((first(sub, KeyType::EXTENT_DATA), &inline[..])));
     });
 }
 

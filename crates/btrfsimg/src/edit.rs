@@ -235,6 +235,7 @@ impl EditArgs {
     ) -> Result<()> {
         let name = || path.display().to_string();
         let stop = stop_flag()?;
+        self.check_growable(image, path)?;
         let device: Arc<dyn Device> = Arc::new(self.open(path, Access::Write, image.offset, &stop)?);
         let reproducible = clock::source_date_epoch()?.is_some();
         let options =
@@ -281,8 +282,18 @@ impl EditArgs {
         dropped
     }
 
+    /// A file system at an offset is in a partition, whose end no byte of it tells.
+    fn check_growable(&self, image: &ImageArgs, path: &Path) -> Result<()> {
+        if self.grow && image.offset != 0 {
+            let reason = "--grow is not for a file system at an offset: it would leave its partition";
+            return Err(Error::Invalid(format!("{}: {reason}", path.display())).into());
+        }
+        Ok(())
+    }
+
     /// Opens the image for commands that commit in steps.
     pub(crate) fn volume(&self, image: &ImageArgs, path: &Path, stop: &AtomicBool) -> Result<Volume> {
+        self.check_growable(image, path)?;
         let device: Arc<dyn Device> = Arc::new(self.open(path, Access::Write, image.offset, stop)?);
         let options = VolumeOptions { grow: self.grow, no_sync: self.no_sync, ..Default::default() };
         Volume::open(device, options).with_context(|| path.display().to_string())

@@ -377,8 +377,15 @@ fn a_full_image_is_as_it_was() {
     bench.run(&format!("mkfs -q -f i.img -b {enough}")).expect(0);
     bench.run("cp -a src/d i.img:/").expect(0);
     writing::assert_checks_clean(&image, "cp into a full image of the size that was named");
-    // And with leave to grow it grows.
+    // In a partition it must not.
     bench.fresh();
+    let disk = [&vec![0; 1 << 20][..], &fs::read(&image).unwrap()].concat();
+    let path = bench.dir.path().join("disk.img");
+    fs::write(&path, &disk).unwrap();
+    let ran = bench.run("cp --grow --offset 1M -a src/d disk.img:/").expect(1);
+    assert!(ran.stderr.contains("disk.img: --grow"), "{}", ran.stderr);
+    assert!(fs::read(&path).unwrap() == disk);
+    // And with leave to grow it grows.
     bench.run("cp --grow -a src/d i.img:/").expect(0);
     assert!(fs::metadata(&image).unwrap().len() > SIZE);
     let options = JudgeOptions { write_bytes: 0, ..JudgeOptions::default() };
