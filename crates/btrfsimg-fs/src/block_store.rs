@@ -93,9 +93,9 @@ impl BlockStore {
     /// only the given one is read: what it holds whole is there.
     ///
     /// # Errors
-    /// As [`BlockStore::open`], where no copy of the superblock or no root tree can be read.
+    /// As [`BlockStore::open`], where no copy of the superblock can be worked by, or no root tree can be read.
     pub fn open_damaged(device: Arc<dyn Device>, fault: &mut dyn FnMut(Error)) -> Result<BlockStore> {
-        let superblock = read_superblock(&*device)?;
+        let superblock = read_damaged_superblock(&*device, fault)?;
         let mut store = BlockStore::blank(device, superblock)?;
         let mut tolerate = |e| {
             fault(e);
@@ -433,7 +433,27 @@ fn read_superblock(device: &dyn Device) -> Result<Superblock> {
     copies.max_by_key(|sb| sb.generation.get()).ok_or(error)
 }
 
-fn read_superblock_copy(device: &dyn Device, at: Physical) -> Result<Superblock> {
+/// The same; where no copy is sound, the first of those that say what it takes to read the rest.
+fn read_damaged_superblock(device: &dyn Device, fault: &mut dyn FnMut(Error)) -> Result<Superblock> {
+    let error = match read_superblock(device) {
+        Err(error @ Error::Corrupt(_)) => error,
+        sound => return sound,
+    };
+    let is_size = |n: u32| n.is_power_of_two() && (4096..=65536).contains(&n);
+    let usable = |sb: &Superblock| {
+        sb.csum_kind().is_some()
+            && is_size(sb.sectorsize.get())
+            && is_size(sb.nodesize.get())
+            && check_features(sb).is_ok()
+    };
+    let copies = SUPERBLOCK_OFFSETS.iter().filter_map(|&at| superblock_bytes(device, Physical(at)).ok());
+    let Some(superblock) = copies.into_iter().find(usable) else { return Err(error) };
+    fault(error);
+    Ok(superblock)
+}
+
+/// A copy of the superblock as it is: only the magic is right.
+fn superblock_bytes(device: &dyn Device, at: Physical) -> Result<Superblock> {
     let mut bytes = [0u8; SUPERBLOCK_LEN];
     match device.read_at(&mut bytes, at) {
         Ok(()) => {}
@@ -447,6 +467,11 @@ fn read_superblock_copy(device: &dyn Device, at: Physical) -> Result<Superblock>
         let hint = "in a partition? --offset says where it starts";
         return Err(Error::NotBtrfs(format!("no btrfs magic at 64 KiB ({hint})")));
     }
+    Ok(sb)
+}
+
+fn read_superblock_copy(device: &dyn Device, at: Physical) -> Result<Superblock> {
+    let sb = superblock_bytes(device, at)?;
     let csum = sb
         .csum_kind()
         .ok_or_else(|| Error::Unsupported(format!("checksum type {} of the superblock", sb.csum_type)))?;

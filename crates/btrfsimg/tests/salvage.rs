@@ -259,6 +259,26 @@ fn an_older_root_serves_where_the_newest_is_gone() {
     assert_eq!(fs::read(out.join("old")).unwrap(), b"old\n");
 }
 
+/// An image below 64 MiB has one superblock.
+#[test]
+fn a_damaged_superblock_serves_where_there_is_no_other() {
+    for fault in ["super-checksum", "super-num-devices"] {
+        let dir = tempfile::tempdir().unwrap();
+        let lab = Lab { image: dir.path().join("i.img"), dir };
+        let tree = lab.host("tree");
+        fs::create_dir_all(tree.join("d")).unwrap();
+        fs::write(tree.join("d/f"), Rng::new(3).bytes(300_000)).unwrap();
+        let name = lab.image.to_str().unwrap();
+        run(&["mkfs", "-q", name, "-r", tree.to_str().unwrap(), "--size", "min"]).expect(0);
+        assert!(fs::metadata(&lab.image).unwrap().len() < 64 << 20);
+        run(&["fixture", "apply", name, fault]).expect(0);
+        let (ran, out) = salvage(&lab);
+        let ran = ran.expect(1);
+        assert!(ran.stderr.contains("superblock"), "{fault}: {}", ran.stderr);
+        assert!(fs::read(out.join("d/f")).unwrap() == fs::read(tree.join("d/f")).unwrap(), "{fault}");
+    }
+}
+
 #[test]
 fn salvage_is_for_copies_out() {
     let Some(lab) = Lab::kernel_made(&[], "rw", |_| {}) else { return };
