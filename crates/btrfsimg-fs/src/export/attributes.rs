@@ -11,6 +11,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::host::failed;
+use super::paths::Spot;
 use super::{LeftOut, Shared};
 use crate::error::Result;
 use crate::lookup;
@@ -30,7 +31,7 @@ pub(super) fn creation_mode(info: &Info) -> Mode {
 }
 
 /// Sets what the options keep on an open file or directory, which is all ours until now.
-pub(super) fn set_on_fd(shared: &Shared<'_>, path: &[u8], fd: BorrowedFd<'_>, info: &Info) -> Result<()> {
+pub(super) fn set_on_fd(shared: &Shared<'_>, path: Spot<'_>, fd: BorrowedFd<'_>, info: &Info) -> Result<()> {
     let options = &shared.options;
     if options.owner {
         let (uid, gid) = owner(info);
@@ -59,7 +60,7 @@ pub(super) fn set_on_fd(shared: &Shared<'_>, path: &[u8], fd: BorrowedFd<'_>, in
 /// The same for what cannot be opened: symlinks, fifos, sockets and devices.
 pub(super) fn set_on_name(
     shared: &Shared<'_>,
-    path: &[u8],
+    path: Spot<'_>,
     dir: BorrowedFd<'_>,
     name: &[u8],
     info: &Info,
@@ -114,29 +115,29 @@ fn times(info: &Info) -> Timestamps {
     Timestamps { last_access: time(info.item.atime), last_modification: time(info.item.mtime) }
 }
 
-fn note_setid(shared: &Shared<'_>, path: &[u8], info: &Info) {
+fn note_setid(shared: &Shared<'_>, path: Spot<'_>, info: &Info) {
     if info.mode() & SETID != 0 && !shared.options.setuid {
-        shared.left_out(path, LeftOut::Setuid, format!("mode {:04o}", info.mode() & 0o7777));
+        shared.left_out(&path.path(), LeftOut::Setuid, format!("mode {:04o}", info.mode() & 0o7777));
     }
 }
 
 fn set_xattrs(
     shared: &Shared<'_>,
-    path: &[u8],
+    path: Spot<'_>,
     info: &Info,
     set: impl Fn(&[u8], &[u8]) -> Result<(), Errno>,
 ) -> Result<()> {
     for (name, value) in lookup::xattrs(shared.fs, info.place)? {
         let shown = || String::from_utf8_lossy(&name).into_owned();
         if name.starts_with(b"btrfs.") {
-            shared.left_out(path, LeftOut::BtrfsXattr, shown());
+            shared.left_out(&path.path(), LeftOut::BtrfsXattr, shown());
             continue;
         }
         match set(&name, &value) {
             Ok(()) => {}
             Err(errno @ (Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL)) => {
                 shared.left_out(
-                    path,
+                    &path.path(),
                     LeftOut::Xattr,
                     format!("{}: {}", shown(), std::io::Error::from(errno)),
                 );
@@ -152,14 +153,14 @@ fn set_xattrs(
 /// What only root may do is left out, and is no failure.
 fn or_left_out(
     shared: &Shared<'_>,
-    path: &[u8],
+    path: Spot<'_>,
     what: LeftOut,
     result: Result<(), Errno>,
     action: &'static str,
 ) -> Result<()> {
     match result {
         Err(errno @ (Errno::PERM | Errno::INVAL)) => {
-            shared.left_out(path, what, std::io::Error::from(errno).to_string());
+            shared.left_out(&path.path(), what, std::io::Error::from(errno).to_string());
             Ok(())
         }
         result => result.map_err(failed(action)),

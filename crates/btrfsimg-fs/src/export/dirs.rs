@@ -125,7 +125,7 @@ impl DirState {
             Origin::Bystander => false,
         };
         if takes_attributes {
-            attributes::set_on_fd(shared, &self.node.path_of(b""), fd, &self.info)?;
+            attributes::set_on_fd(shared, self.node.spot(b""), fd, &self.info)?;
         }
         Ok(())
     }

@@ -56,6 +56,11 @@ impl PathNode {
         &self.name
     }
 
+    /// The entry `name` in here; the directory itself where that is empty.
+    pub(super) fn spot<'p>(&'p self, name: &'p [u8]) -> Spot<'p> {
+        Spot { dir: self, name }
+    }
+
     /// The path of the entry `name` in here, for messages; of a very long one the end.
     pub(super) fn path_of(&self, name: &[u8]) -> Vec<u8> {
         if self.is_whole {
@@ -80,6 +85,20 @@ impl PathNode {
             path.extend_from_slice(part);
         }
         path
+    }
+}
+
+/// An entry of a directory of the copy, whose path is put together where a message needs it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot<'p> {
+    dir: &'p PathNode,
+    name: &'p [u8],
+}
+
+impl Spot<'_> {
+    /// As [`PathNode::path_of`].
+    pub(super) fn path(&self) -> Vec<u8> {
+        self.dir.path_of(self.name)
     }
 }
 

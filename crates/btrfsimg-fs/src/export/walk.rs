@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::attributes::{creation_mode, set_on_name};
 use super::dirs::{Dir, Parked};
 use super::host::{self, failed};
-use super::paths::PathNode;
+use super::paths::{PathNode, Spot};
 use super::workers::{FileJob, LargeFile, Part, Work};
 use super::{LeftOut, Report, Shared, Summary};
 use crate::error::{Error, Result};
@@ -158,11 +158,10 @@ impl<'a> Walker<'a> {
         if self.shared.options.salvage {
             self.nodes.insert(place, dir.state.node.clone());
         }
-        let path = dir.state.node.path_of(b"");
-        let entries = match self.read_dir(place, &path) {
+        let entries = match self.read_dir(place, dir.state.node.spot(b"")) {
             Ok(entries) => entries,
             Err(e) => {
-                self.shared.fail(&path, e);
+                self.shared.fail(&dir.state.node.path_of(b""), e);
                 Vec::new()
             }
         };
@@ -172,12 +171,12 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn read_dir(&self, dir: Place, path: &[u8]) -> Result<Vec<Entry>> {
+    fn read_dir(&self, dir: Place, path: Spot<'_>) -> Result<Vec<Entry>> {
         let mut out = Vec::new();
         let listed = lookup::entries(self.shared.fs, dir, |entry| {
             match entry.and_then(|(_, e)| self.found(dir, &e)) {
                 Ok(found) => out.push(found),
-                Err(e) => self.shared.fail(path, e),
+                Err(e) => self.shared.fail(&path.path(), e),
             }
             Ok(true)
         });
@@ -347,7 +346,7 @@ impl<'a> Walker<'a> {
 
     /// Makes a symlink, fifo, socket or device. Says whether.
     fn special(&mut self, dir: &Dir, name: &[u8], info: &Info) -> Result<bool> {
-        let path = dir.state.node.path_of(name);
+        let path = dir.state.node.spot(name);
         let node = |kind, dev| {
             host::replacing(dir.fd(), name, "create", self.shared.options.image, || {
                 rustix::fs::mknodat(dir.fd(), name, kind, creation_mode(info), dev)
@@ -365,7 +364,7 @@ impl<'a> Walker<'a> {
             Some(kind @ (FileType::CHRDEV | FileType::BLKDEV)) => {
                 let (major, minor) = info.device_number().unwrap_or_default();
                 if !self.shared.options.devices {
-                    self.shared.left_out(&path, LeftOut::Device, format!("{major}:{minor}"));
+                    self.shared.left_out(&path.path(), LeftOut::Device, format!("{major}:{minor}"));
                     return Ok(false);
                 }
                 let host_kind = match kind {
@@ -376,7 +375,7 @@ impl<'a> Walker<'a> {
             }
             _ => return Err(Error::Invalid(format!("mode {:o} is of no file type", info.mode()))),
         }
-        set_on_name(self.shared, &path, dir.fd(), name, info)?;
+        set_on_name(self.shared, path, dir.fd(), name, info)?;
         Ok(true)
     }
 

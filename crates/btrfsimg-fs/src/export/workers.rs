@@ -160,7 +160,7 @@ fn finish(
         rustix::fs::ftruncate(fd, info.size()).map_err(failed("set length"))?;
     }
     if is_new || shared.options.mode || shared.options.times {
-        set_on_fd(shared, &dir.state.node.path_of(name), fd.as_fd(), info)?;
+        set_on_fd(shared, dir.state.node.spot(name), fd.as_fd(), info)?;
     }
     Ok(())
 }
