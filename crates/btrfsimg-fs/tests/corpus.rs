@@ -179,14 +179,14 @@ fn images_of_others() {
         return;
     };
     let manifest = std::fs::read_to_string(corpus.join("MANIFEST.tsv")).unwrap();
-    let mut judged = 0;
+    let mut faulty = 0;
     for line in manifest.lines().skip(1) {
         let fields: Vec<&str> = line.split('\t').collect();
         let (name, kind, verdict_said) = (fields[0], fields[1], fields[2]);
         let dir = tempfile::tempdir().unwrap();
         let image = unpack(&corpus.join(format!("{kind}-{name}.tar.xz")), dir.path());
         check(name, verdict_said, &judge(&image));
-        judged += 1;
+        faulty += usize::from(verdict_said == "faulty");
     }
-    assert!(judged > 0, "an empty corpus");
+    assert_eq!(faulty, FAULTY.len(), "each row of the table is of an image");
 }

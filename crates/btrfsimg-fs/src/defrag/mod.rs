@@ -104,7 +104,7 @@ pub struct Defrag {
     report: Report,
 }
 
-/// A place to go back to when a step fails: what it costs does not grow with the tree.
+/// A place to go back to when a step fails: it costs as much as the step added, and the directories above it.
 #[derive(Debug)]
 pub struct Mark {
     waiting: usize,
