@@ -9,7 +9,7 @@ use super::{Counts, Options};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place, file_extents};
 use crate::txn::{Sharing, Transaction};
-use crate::write::contents::{read_stored, replace_extents};
+use crate::write::contents::{PIECE, read_stored, replace_extents};
 use crate::write::encode::{CompressionPolicy, EncodedData, EncodedExtent, Format, ParallelEncoder};
 use crate::write::inode::COMPRESSION_XATTR;
 
@@ -53,9 +53,6 @@ struct Old {
 
 /// Extents looked at for one window, at most.
 const WINDOW_EXTENTS: usize = 4096;
-/// Bytes that are read and encoded together.
-const PIECE: usize = 8 << 20;
-
 impl FileCursor {
     pub(super) fn new(
         tx: &Transaction<'_>,
@@ -220,11 +217,11 @@ impl FileCursor {
         decision: Decision,
         pool: &WorkspacePool,
     ) -> Result<(EncodedData, Vec<EncodedExtent>)> {
-        let encoder = ParallelEncoder::new(pool, Format::of(tx));
+        let mut encoder = ParallelEncoder::new(pool, Format::of(tx));
         let (mut data, mut extents) = (EncodedData::default(), Vec::new());
         let mut at = range.start;
         while at < range.end {
-            let end = range.end.min(at.saturating_add(PIECE as u64));
+            let end = range.end.min(at.saturating_add(PIECE));
             // Behind the end of the file there is nothing to compress.
             let bytes = read_stored(tx, self.place, self.flags, at..end.min(self.size))?;
             encoder.encode(at, &bytes, decision, &mut data, &mut extents);

@@ -201,16 +201,6 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Has a transaction that changes very many inodes take no more memory: between two changes, when nothing is half
-    /// done.
-    ///
-    /// # Errors
-    /// As changing a tree.
-    pub fn bound_memory(&mut self) -> Result<()> {
-        self.spill()?;
-        self.bound_refs()
-    }
-
     /// The same where many are gathered. Only where every extent has all its references: one that has none is freed.
     pub(super) fn bound_refs(&mut self) -> Result<()> {
         if self.refs.len() <= DELAYED_REFS_MAX.max(self.refs.waiting + DELAYED_REFS_MAX / 2) {
@@ -221,6 +211,16 @@ impl Transaction<'_> {
         }
         let heads = self.refs.take_others();
         self.write_refs(heads)
+    }
+
+    /// Has a transaction that changes very many inodes take no more memory: between two changes, when nothing is half
+    /// done.
+    ///
+    /// # Errors
+    /// As changing a tree.
+    pub fn bound_memory(&mut self) -> Result<()> {
+        self.spill()?;
+        self.bound_refs()
     }
 
     fn write_refs(&mut self, heads: BTreeMap<u64, RefHead>) -> Result<()> {

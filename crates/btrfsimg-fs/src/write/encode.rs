@@ -289,58 +289,85 @@ const PART: usize = 8 * MAX_CHUNK;
 
 /// Encodes pieces of one file on as many threads as its pool is for.
 pub struct ParallelEncoder<'p> {
-    pool: &'p WorkspacePool,
-    format: Format,
+    /// For what one thread does alone; its buffers serve one piece after the other.
+    own: PartEncoder<'p>,
+}
+
+/// Encodes one part after the other, with their checksums.
+struct PartEncoder<'p> {
+    encoder: Encoder<'p>,
+    data: EncodedData,
+    extents: Vec<EncodedExtent>,
+}
+
+impl<'p> PartEncoder<'p> {
+    fn new(pool: &'p WorkspacePool, format: Format) -> PartEncoder<'p> {
+        PartEncoder { encoder: Encoder::new(pool, format), data: EncodedData::default(), extents: Vec::new() }
+    }
+
+    fn encode(&mut self, file_offset: u64, part: &[u8], decision: Decision) {
+        self.data.clear();
+        self.extents.clear();
+        self.encoder.encode(file_offset, part, decision, &mut self.data, &mut self.extents);
+        self.encoder.checksum(&mut self.data);
+    }
 }
 
 impl<'p> ParallelEncoder<'p> {
     /// An encoder with workspaces from `pool`.
     pub fn new(pool: &'p WorkspacePool, format: Format) -> ParallelEncoder<'p> {
-        ParallelEncoder { pool, format }
+        ParallelEncoder { own: PartEncoder::new(pool, format) }
+    }
+
+    /// As [`Encoder::encode_inline`].
+    pub fn encode_inline(
+        &mut self,
+        bytes: &[u8],
+        decision: Decision,
+        out: &mut EncodedData,
+    ) -> Option<EncodedExtent> {
+        self.own.encoder.encode_inline(bytes, decision, out)
     }
 
     /// As [`Encoder::encode`], with the checksums of what it adds to `out`. Raw neighbours become one extent, those of
     /// what `out` and `extents` held before as well.
     pub fn encode(
-        &self,
+        &mut self,
         file_offset: u64,
         bytes: &[u8],
         decision: Decision,
         out: &mut EncodedData,
         extents: &mut Vec<EncodedExtent>,
     ) {
-        let one = |index: usize, part: &[u8]| {
-            let (mut encoder, mut data, mut extents) =
-                (Encoder::new(self.pool, self.format), EncodedData::default(), Vec::new());
-            encoder.encode(file_offset + (index * PART) as u64, part, decision, &mut data, &mut extents);
-            encoder.checksum(&mut data);
-            (data, extents)
-        };
-        let parts = bytes.len().div_ceil(PART);
-        if parts <= 1 || self.pool.workers() == 1 {
-            for (i, part) in bytes.chunks(PART).enumerate() {
-                let (data, part_extents) = one(i, part);
-                out.append(extents, &data, part_extents);
+        let (pool, format) = (self.own.encoder.pool, self.own.encoder.format);
+        let parts = || (file_offset..).step_by(PART).zip(bytes.chunks(PART));
+        let threads = pool.workers().min(bytes.len().div_ceil(PART));
+        if threads <= 1 {
+            for (offset, part) in parts() {
+                self.own.encode(offset, part, decision);
+                out.append(extents, &self.own.data, self.own.extents.drain(..));
             }
             return;
         }
-        let todo = Mutex::new(bytes.chunks(PART).enumerate());
-        let done = Mutex::new(Vec::with_capacity(parts));
+        let todo = Mutex::new(parts());
+        let done = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
-            for _ in 0..self.pool.workers().min(parts) {
+            for _ in 0..threads {
                 scope.spawn(|| {
                     loop {
                         let next = todo.lock().unwrap_or_else(PoisonError::into_inner).next();
-                        let Some((i, part)) = next else { return };
-                        let encoded = one(i, part);
-                        done.lock().unwrap_or_else(PoisonError::into_inner).push((i, encoded));
+                        let Some((offset, part)) = next else { return };
+                        let mut encoded = PartEncoder::new(pool, format);
+                        encoded.encode(offset, part, decision);
+                        let (data, extents) = (encoded.data, encoded.extents);
+                        done.lock().unwrap_or_else(PoisonError::into_inner).push((offset, data, extents));
                     }
                 });
             }
         });
         let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        done.sort_unstable_by_key(|(i, _)| *i);
-        for (_, (data, part_extents)) in done {
+        done.sort_unstable_by_key(|(offset, ..)| *offset);
+        for (_, data, part_extents) in done {
             out.append(extents, &data, part_extents);
         }
     }

@@ -9,15 +9,14 @@ use super::file::{OpenFile, usize_of};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place};
 use crate::txn::Transaction;
-use crate::write::encode::{CompressionPolicy, EncodedData, EncodedExtent, Encoder, Format, ParallelEncoder};
+use crate::write::encode::{CompressionPolicy, EncodedData, EncodedExtent, Format, ParallelEncoder};
 use crate::write::inode::COMPRESSION_XATTR;
 
-/// Bytes that are encoded and placed together. Whoever has more to write at once gives more than this.
+/// Bytes that are encoded and placed together: who writes much gives so many at once, for all threads to have work.
 pub const PIECE: u64 = 8 << 20;
 
 /// Encodes what is written; its buffers serve one write after the other.
 pub struct Codec<'p> {
-    inline: Encoder<'p>,
     encoder: ParallelEncoder<'p>,
     policy: CompressionPolicy,
     data: EncodedData,
@@ -27,10 +26,8 @@ pub struct Codec<'p> {
 impl<'p> Codec<'p> {
     /// For files of the image that `tx` changes, with workspaces from `pool`, on as many threads as that is for.
     pub fn new(tx: &Transaction<'_>, pool: &'p WorkspacePool, policy: CompressionPolicy) -> Codec<'p> {
-        let format = Format::of(tx);
         Codec {
-            inline: Encoder::new(pool, format),
-            encoder: ParallelEncoder::new(pool, format),
+            encoder: ParallelEncoder::new(pool, Format::of(tx)),
             policy,
             data: EncodedData::default(),
             extents: Vec::new(),
@@ -88,7 +85,7 @@ impl OpenFile<'_, '_> {
         let mut whole = self.read(0..size)?;
         whole[usize_of(offset)?..usize_of(end)?].copy_from_slice(bytes);
         codec.data.clear();
-        let Some(extent) = codec.inline.encode_inline(&whole, decision, &mut codec.data) else {
+        let Some(extent) = codec.encoder.encode_inline(&whole, decision, &mut codec.data) else {
             return Ok(false);
         };
         self.put(0..self.sector, &codec.data, &[extent])?;
