@@ -27,12 +27,18 @@ impl Place<'_> {
         measure::run(&argv.collect::<Vec<_>>())
     }
 
-    /// `n` names of one file of 64 KiB of 'A'. Copied without -a, each becomes a file of its own.
-    pub(crate) fn names_of_one_inode(&self, n: usize) -> Result<PathBuf> {
+    /// `n` names of one file of 64 KiB of 'A' with so many xattrs. Copied without -a, each becomes a file of its own.
+    pub(crate) fn names_of_one_inode(&self, n: usize, xattrs: usize) -> Result<PathBuf> {
         let top = self.dir.join("names");
         fs::create_dir_all(&top)?;
         let first = self.dir.join("A");
+        fs::remove_file(&first).ok();
         fs::write(&first, vec![b'A'; FILE])?;
+        for x in 0..xattrs {
+            let (name, value) = (format!("user.property{x}"), format!("some-value-{x}"));
+            let words = ["-n", &name, "-v", &value, &first.display().to_string()].map(OsString::from);
+            trees::run("setfattr", words)?;
+        }
         for i in 0..n {
             let dir = top.join((i / NAMES_PER_DIR).to_string());
             if i.is_multiple_of(NAMES_PER_DIR) {
@@ -43,7 +49,8 @@ impl Place<'_> {
         Ok(top)
     }
 
-    /// Copies `source` into a new image, into a directory with the property `lzo`; then lists it. Costs of both.
+    /// Copies `source` into a new image, into a directory with the property `lzo`, xattrs included; then lists it. Costs
+    /// of both.
     pub(crate) fn copy_into_property(&self, source: &Path) -> Result<(Cost, Cost)> {
         let image = self.dir.join("image");
         let (name, dir) = (image.display().to_string(), format!("{}:/d", image.display()));
@@ -51,7 +58,7 @@ impl Place<'_> {
         self.run(&["mkdir", &dir])?;
         self.run(&["prop", "set", &dir, "compression", "lzo"])?;
         let source = source.display().to_string();
-        let cost = self.run(&["cp", "-q", "-r", &source, &dir])?;
+        let cost = self.run(&["cp", "-q", "-r", "--preserve=xattr", &source, &dir])?;
         let listing = self.run(&["ls", "-l", "-R", &dir])?;
         fs::remove_file(image)?;
         Ok((cost, listing))
@@ -78,29 +85,5 @@ impl Place<'_> {
         let seconds = start.elapsed().as_secs_f64();
         fs::remove_file(image)?;
         Ok(seconds)
-    }
-
-    /// An image of `n` files of 64 KiB of 'A' with so many xattrs each, made and listed. Costs of both.
-    pub(crate) fn with_xattrs(&self, n: usize, xattrs: usize) -> Result<(Cost, Cost)> {
-        let source = self.dir.join("xattrs");
-        let buffer = vec![b'A'; FILE];
-        for i in 0..n {
-            let dir = source.join((i / NAMES_PER_DIR).to_string());
-            if i.is_multiple_of(NAMES_PER_DIR) {
-                fs::create_dir_all(&dir)?;
-            }
-            fs::write(dir.join(i.to_string()), &buffer)?;
-        }
-        let script = r#"cd "$1" && find . -type f -print0 | xargs -0 -r setfattr -n "user.property$2" -v "some-value-$2""#;
-        for x in 0..xattrs {
-            trees::run("sh", ["-c", script, "sh", &source.display().to_string(), &x.to_string()])?;
-        }
-        let image = self.dir.join("image");
-        let (tree, name) = (source.display().to_string(), image.display().to_string());
-        let cost = self.run(&["mkfs", "-q", "--compress-force=lzo", "-r", &tree, &name])?;
-        let listing = self.run(&["ls", "-l", "-R", &name])?;
-        fs::remove_dir_all(source)?;
-        fs::remove_file(image)?;
-        Ok((cost, listing))
     }
 }

@@ -39,6 +39,8 @@ const EDITS: &[(&str, &str)] = &[
     ("cp -a /src /fixed /append /nocow/", "cp -a src fixed append nocow/"),
     ("cp -r /src /zstd/again", "cp -r src zstd/again"),
     ("cp -a --reflink=never /src /none/stored", "cp -a --reflink=never src none/stored"),
+    ("cp -r --preserve=links,xattr /src /none/kept", "cp -r --preserve=links,xattr src none/kept"),
+    ("cp -r --preserve=all /src/plain /nocow/kept", "cp -r --preserve=all src/plain nocow/kept"),
     ("mv /move1 /none/moved", "mv move1 none/moved"),
     ("mv /move2 /zstd/moved", "mv move2 zstd/moved"),
     (

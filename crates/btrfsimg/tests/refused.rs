@@ -114,6 +114,9 @@ const REFUSED: &[(&[&str], Kernel)] = &[
         set(t.join("plain"), "btrfs.compression", b"deflate")
     }),
     (&["xattr", "set", "/fifo", "user.a", "b"], |t| set(t.join("fifo"), "user.a", b"b")),
+    (&["xattr", "rm", "/fifo", "user.a"], |t| Ok(rustix::fs::lremovexattr(t.join("fifo"), "user.a")?)),
+    (&["xattr", "rm", "-h", "/sym", "user.a"], |t| Ok(rustix::fs::lremovexattr(t.join("sym"), "user.a")?)),
+    (&["xattr", "rm", "/fifo", "trusted.a"], |t| Ok(rustix::fs::lremovexattr(t.join("fifo"), "trusted.a")?)),
     (&["xattr", "set", "-h", "/sym", "user.a", "b"], |t| set(t.join("sym"), "user.a", b"b")),
     (&["xattr", "set", "/plain", "other.a", "b"], |t| set(t.join("plain"), "other.a", b"b")),
     (&["xattr", "set", "/plain", "system.a", "b"], |t| set(t.join("plain"), "system.a", b"b")),

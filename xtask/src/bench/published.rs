@@ -88,8 +88,7 @@ pub(super) const SHARES: [(i32, u32); 30] = [
     (15, 15),
 ];
 
-/// Experiment 7: N files of 64 KiB, 2014: creation and `ls -lha` in seconds, with the property and 0, 4 and 10 xattrs (the first
-/// was made with compress-force=lzo).
+/// Experiment 7: N files of 64 KiB, 2014: creation and `ls -lha` in seconds, with 1, 4 and 10 properties of the directory.
 pub(super) const PROPERTIES: &[(usize, [[f64; 2]; 3])] = &[
     (10_000, [[3.63, 0.93], [3.94, 1.20], [4.61, 1.35]]),
     (100_000, [[48.56, 9.74], [52.14, 11.48], [58.86, 13.83]]),

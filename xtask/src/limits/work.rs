@@ -83,10 +83,14 @@ impl Limits<'_> {
         let words = ["-cf".into(), tar.clone().into_os_string(), "-C".into(), from, ".".into()];
         trees::run("tar", words)?;
         for (spec, most) in [("zstd:3", 1.25), ("zlib:9", 1.05), ("zstd:15", 1.05)] {
-            let ours = self.mkfs(&dir, spec)?;
             let method = spec.parse::<CompressionSpec>()?.method().context("none is no method")?;
-            let codec = codec_seconds(&tar, method)?;
-            self.row(&format!("tar, {spec}, s against half the codec's CPU"), ours.wall, codec / 2.0, most);
+            let (mut ours, mut codec) = (Vec::new(), Vec::new());
+            for _ in 0..self.options.runs {
+                ours.push(self.mkfs(&dir, spec)?);
+                codec.push(Cost { wall: codec_seconds(&tar, method)? / 2.0, ..Cost::default() });
+            }
+            let [ours, codec] = [ours, codec].map(|costs| measure::summary(&costs).wall);
+            self.row(&format!("tar, {spec}, s against half the codec's CPU"), ours, codec, most);
         }
         fs::remove_dir_all(dir)?;
         fs::remove_file(self.image())?;
@@ -96,7 +100,7 @@ impl Limits<'_> {
     pub(super) fn property(&mut self) -> Result<()> {
         const FILES: usize = 100_000;
         let place = self.place();
-        let source = place.names_of_one_inode(FILES)?;
+        let source = place.names_of_one_inode(FILES, 0)?;
         let ours = self.median(|| Ok(place.copy_into_property(&source)?.0))?;
         fs::remove_dir_all(&source)?;
         let kernel = self.median(|| Ok(Cost { wall: place.by_the_kernel(FILES)?, ..Cost::default() }))?;
@@ -109,14 +113,20 @@ impl Limits<'_> {
         let mut costs = Vec::new();
         for n in [some, many] {
             let small = small_files(&self.tmpfs.path().join("small"), n)?;
-            costs.push(self.mkfs(&small, "zstd:3")?);
+            costs.push(self.median(|| {
+                self.touch_memory(n as u64 * (6 << 10))?;
+                self.mkfs(&small, "zstd:3")
+            })?);
             fs::remove_file(self.image())?;
             fs::remove_dir_all(small)?;
         }
         for n in [some, many] {
             let place = self.place();
-            let names = place.names_of_one_inode(n)?;
-            costs.push(place.copy_into_property(&names)?.0);
+            let names = place.names_of_one_inode(n, 0)?;
+            costs.push(self.median(|| {
+                self.touch_memory(n as u64 * (6 << 10))?;
+                Ok(place.copy_into_property(&names)?.0)
+            })?);
             fs::remove_dir_all(names)?;
         }
         for (what, pair) in ["4 KiB", "64 KiB"].into_iter().zip(costs.chunks(2)) {
@@ -127,13 +137,24 @@ impl Limits<'_> {
         Ok(())
     }
 
+    /// A virtual machine gets memory from its host when it is first touched, and that costs more than what is measured
+    /// here: so much is touched beforehand.
+    fn touch_memory(&self, bytes: u64) -> Result<()> {
+        let path = self.tmpfs.path().join("touched");
+        std::io::copy(&mut std::io::repeat(1).take(bytes), &mut File::create(&path)?)?;
+        Ok(fs::remove_file(path)?)
+    }
+
     pub(super) fn xattrs(&mut self) -> Result<()> {
-        const FILES: usize = 20_000;
+        const FILES: usize = 100_000;
         let place = self.place();
         let (mut none, mut ten) = (Vec::new(), Vec::new());
         for _ in 0..self.options.runs {
-            none.push(place.with_xattrs(FILES, 0)?.0);
-            ten.push(place.with_xattrs(FILES, 10)?.0);
+            for (xattrs, costs) in [(0, &mut none), (10, &mut ten)] {
+                let names = place.names_of_one_inode(FILES, xattrs)?;
+                costs.push(place.copy_into_property(&names)?.0);
+                fs::remove_dir_all(names)?;
+            }
         }
         let [none, ten] = [none, ten].map(|costs| measure::summary(&costs).wall);
         self.row("10 xattrs for each file, s against none", ten, none, 1.15);

@@ -61,6 +61,7 @@ pub fn removexattr(tx: &mut Transaction<'_>, place: Place, name: &[u8]) -> Resul
     check_name_len(name)?;
     let inode = check_attributes(tx, place, &shown)?;
     check_namespace(name)?;
+    check_kind(&inode, name, &shown)?;
     let found = lookup::xattr(tx, place, name)?.is_some();
     if !found {
         return Err(Error::Invalid(format!("{shown}: no data available: it has no such xattr")));
@@ -68,7 +69,6 @@ pub fn removexattr(tx: &mut Transaction<'_>, place: Place, name: &[u8]) -> Resul
     if name == COMPRESSION_XATTR {
         return set_compression(tx, place, &PropertyChange::Reset, &shown);
     }
-    check_kind(&inode, name, &shown)?;
     remove_xattr(tx, place, name).map(drop)
 }
 

@@ -58,9 +58,13 @@ fn subvolume(at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> Result<Outcome> {
         {
             return Ok(Outcome::Invalid);
         }
+        // A name that is there would be followed, or taken for the directory in which the new one goes.
+        Op::CreateSubvolume { path: to } | Op::Snapshot { to, .. }
+            if fs::symlink_metadata(at(to)).is_ok() =>
+        {
+            return Ok(Outcome::Refused);
+        }
         Op::CreateSubvolume { path } => run(&["subvolume", "create"], &[at(path)])?,
-        // A name that is there would be taken for the directory in which the snapshot goes.
-        Op::Snapshot { to, .. } if fs::symlink_metadata(at(to)).is_ok() => return Ok(Outcome::Refused),
         Op::Snapshot { from, to, readonly: true } => {
             run(&["subvolume", "snapshot", "-r"], &[at(from), at(to)])?
         }

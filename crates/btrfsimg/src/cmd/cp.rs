@@ -59,8 +59,12 @@ pub(crate) struct Args {
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
     /// Keep mode, owner and times
-    #[arg(short)]
-    preserve: bool,
+    #[arg(short = 'p')]
+    attributes: bool,
+    /// Keep these; the first three go together, and are meant without a list
+    #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, require_equals = true,
+          default_missing_value = "mode,ownership,timestamps")]
+    preserve: Vec<Kept>,
     /// Keep all: -r -p, hard links, devices, xattrs
     #[arg(short, long)]
     archive: bool,
@@ -109,6 +113,17 @@ pub(crate) struct Args {
     words: Vec<OsString>,
 }
 
+/// What of a source is kept.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Kept {
+    Mode,
+    Ownership,
+    Timestamps,
+    Links,
+    Xattr,
+    All,
+}
+
 /// When extents are shared.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum When {
@@ -141,11 +156,20 @@ impl Args {
 
     /// Whether hard links stay such.
     fn keeps_links(&self) -> bool {
-        self.archive || self.links
+        self.links || self.keeps_any(&[Kept::Links])
     }
 
-    fn preserve(&self) -> bool {
-        self.preserve || self.archive
+    fn keeps_xattrs(&self) -> bool {
+        self.keeps_any(&[Kept::Xattr])
+    }
+
+    /// Whether mode, owner and times are kept.
+    fn keeps_attributes(&self) -> bool {
+        self.attributes || self.keeps_any(&[Kept::Mode, Kept::Ownership, Kept::Timestamps])
+    }
+
+    fn keeps_any(&self, what: &[Kept]) -> bool {
+        self.archive || self.preserve.iter().any(|kept| *kept == Kept::All || what.contains(kept))
     }
 }
 

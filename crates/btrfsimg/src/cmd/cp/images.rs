@@ -73,8 +73,8 @@ fn copy_one(
     }
     let epoch = crate::clock::source_date_epoch()?;
     let options = copy::Options {
-        preserve: args.preserve(),
-        xattrs: args.archive,
+        preserve: args.keeps_attributes(),
+        xattrs: args.keeps_xattrs(),
         links: args.keeps_links(),
         reflink: match args.reflink {
             When::Always => Reflink::Always,

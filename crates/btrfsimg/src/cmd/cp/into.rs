@@ -129,9 +129,9 @@ fn options<'a>(
     let epoch = crate::clock::source_date_epoch()?;
     Ok(import::Options {
         preserve: Preserve {
-            owner: args.preserve(),
-            times: args.preserve(),
-            xattrs: args.archive,
+            owner: args.keeps_attributes(),
+            times: args.keeps_attributes(),
+            xattrs: args.keeps_xattrs(),
             links: args.keeps_links(),
             // Those of a new file, as with cp(1).
             flags: false,

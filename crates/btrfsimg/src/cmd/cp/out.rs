@@ -97,10 +97,10 @@ fn options(args: &Args, list: bool, image: &Path) -> Options {
     let root_keeps_all = args.archive && rustix::process::geteuid().is_root();
     Options {
         recursive: args.recursive(),
-        mode: args.preserve(),
-        owner: args.preserve(),
-        times: args.preserve(),
-        xattrs: args.archive,
+        mode: args.keeps_attributes(),
+        owner: args.keeps_attributes(),
+        times: args.keeps_attributes(),
+        xattrs: args.keeps_xattrs(),
         hard_links: args.keeps_links(),
         devices: args.devices || root_keeps_all,
         setuid: args.setuid || root_keeps_all,
