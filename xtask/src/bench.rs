@@ -17,7 +17,8 @@ use std::{
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Trees to compress: NAME=DIR, the name for the page [default: the system's /usr]
+    /// Trees to compress: NAME=DIR, the name for the page [default: the system's /usr, and Debian's kernel source where
+    /// its package is installed]
     #[arg(long, value_name = "NAME=DIR", value_parser = corpus::parse)]
     corpus: Vec<corpus::Corpus>,
     /// Only these experiments, by their number (1 to 7)
@@ -61,14 +62,14 @@ bytes without compression taken off.
 /// Runs the experiments, writes the page, and prints it.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let binary = images::binary(options.binary.as_deref())?;
+    let tmpfs = Tmpfs::mount(64 << 30)?;
     let mut corpora = options.corpus.clone();
     if corpora.is_empty() {
-        corpora.push(corpus::parse("/usr=/usr").map_err(anyhow::Error::msg)?);
+        corpora = corpus::of_this_machine(tmpfs.path())?;
     }
     for corpus in &corpora {
         ensure!(corpus.dir.is_dir(), "{}: no such directory", corpus.dir.display());
     }
-    let tmpfs = Tmpfs::mount(64 << 30)?;
     let mut bench = Bench { options, binary, corpora, tmpfs, plots: Vec::new() };
     let mut page = HEAD.to_owned();
     page.push_str(&bench.about()?);

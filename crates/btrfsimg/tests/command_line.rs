@@ -130,6 +130,13 @@ fn messages_name_the_object_and_the_way_out() {
             0,
             "btrfsimg: warning: s.img:/d/g: C stays as it is: the file is not empty\n",
         ),
+        (
+            "batch src/f s.img",
+            2,
+            "s.img: no lines of commands, but binary; the image comes first: batch IMAGE FILE\n",
+        ),
+        ("df -h s.img", 0, ""),
+        ("inspect tree -b 12345 s.img", 2, "12345 is no tree block's address: no block group holds it"),
         ("touch -t 13010000 s.img:/f", 2, "'13010000' is no time"),
         (
             "ln -s s.img:/d s.img:/m",

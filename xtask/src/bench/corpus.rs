@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use std::{
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
 };
@@ -24,6 +25,23 @@ pub(super) fn parse(text: &str) -> Result<Corpus, String> {
         }
     };
     if name.is_empty() { Err("an empty name".to_owned()) } else { Ok(Corpus { name, dir }) }
+}
+
+/// `/usr`, and the newest of Debian's kernel sources, unpacked in `place`.
+pub(super) fn of_this_machine(place: &Path) -> Result<Vec<Corpus>> {
+    let mut corpora = vec![Corpus { name: "/usr".to_owned(), dir: PathBuf::from("/usr") }];
+    let archives = fs::read_dir("/usr/src").into_iter().flatten().filter_map(|entry| {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        Some(name.strip_prefix("linux-source-")?.strip_suffix(".tar.xz")?.to_owned())
+    });
+    if let Some(version) = archives.max() {
+        let (archive, dir) = (format!("/usr/src/linux-source-{version}.tar.xz"), place.join("linux"));
+        fs::create_dir(&dir)?;
+        let words = [OsStr::new("-xf"), archive.as_ref(), "-C".as_ref(), dir.as_os_str()];
+        crate::trees::run("tar", words)?;
+        corpora.push(Corpus { name: format!("Linux {version} source"), dir });
+    }
+    Ok(corpora)
 }
 
 /// A kind of file, as users tell them apart.

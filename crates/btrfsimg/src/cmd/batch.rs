@@ -1,7 +1,8 @@
 //! `batch`: many edits of one image, in one commit.
 
 use std::ffi::OsString;
-use std::io::Read as _;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,9 @@ use crate::cmd::Command;
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
 use crate::output::{Ui, shown};
+
+/// Bytes by which a file of lines is told from something else.
+const BEGINNING: u64 = 4096;
 
 /// Change an image by many commands, in one commit
 ///
@@ -54,12 +58,8 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let name = file.map_or("standard input".to_owned(), |file| shown(file.as_encoded_bytes()));
     let file = file.filter(|file| *file != "-");
     let text = match file {
-        Some(file) => std::fs::read(file).map_err(Error::io(&name))?,
-        None => {
-            let mut text = Vec::new();
-            std::io::stdin().read_to_end(&mut text).map_err(Error::io("standard input"))?;
-            text
-        }
+        Some(file) => read_lines(File::open(file).map_err(Error::io(&name))?, &name)?,
+        None => read_lines(std::io::stdin(), &name)?,
     };
     let image = ImageArgs { image: Some(path.clone()), ..args.image.clone() };
     let lines = parse(&text, &name, &image)?;
@@ -71,6 +71,19 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
         })
     };
     args.edit.commit(&image, &path, &[], ui, &mut change)
+}
+
+/// All of a file of lines. What is binary is refused by its beginning: it may be an image, and large.
+fn read_lines(mut from: impl Read, name: &str) -> Result<Vec<u8>> {
+    let mut text = Vec::new();
+    from.by_ref().take(BEGINNING).read_to_end(&mut text).map_err(Error::io(name))?;
+    if text.contains(&0) {
+        return Err(usage(format!(
+            "{name}: no lines of commands, but binary; the image comes first: batch IMAGE FILE"
+        )));
+    }
+    from.read_to_end(&mut text).map_err(Error::io(name))?;
+    Ok(text)
 }
 
 /// A line, understood.

@@ -16,19 +16,28 @@ use crate::output::{Ui, pretty_size, print_json, stdout};
 /// What of the device is allocated to block groups, and how much of each kind of them is used, as 'btrfs filesystem df'
 /// and 'usage' have it. Used counts copies (DUP, RAID1); free is an estimate of what files may still take.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "\
+#[command(
+    disable_help_flag = true,
+    after_help = "\
 Examples:
   btrfsimg df out.img
-  btrfsimg df -b --json out.img")]
+  btrfsimg df -b --json out.img"
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
     /// Print bytes instead of rounded sizes
     #[arg(short, long)]
     bytes: bool,
+    /// Accepted for habit: without -b sizes are rounded in any case
+    #[arg(short = 'h', long = "human-readable", conflicts_with = "bytes")]
+    _human_readable: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// The images
     #[arg(value_name = "IMAGE")]
     images: Vec<OsString>,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::image_of;
 use crate::address::ImageArgs;
-use crate::exit::{CORRUPT, code_of_library};
+use crate::exit::{CORRUPT, code_of_library, usage};
 use crate::output::{SCHEMA_VERSION, Ui, stdout};
 
 /// Show the items of trees, one a line
@@ -63,6 +63,11 @@ pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
     printer.begin()?;
     match (args.block, args.tree) {
         (Some(block), _) => {
+            if image.fs.store().chunks().lookup(Logical(block)).is_none() {
+                let why =
+                    "is no tree block's address: no block group holds it; 'inspect tree -t chunk' lists them";
+                return Err(usage(format!("{name}: {block} {why}")));
+            }
             let expect = ParentExpectation::default();
             let view = inspect::block(&image.fs, Logical(block), &expect).with_context(|| name.clone())?;
             printer.block(&view)?;
