@@ -10,6 +10,7 @@ mod published;
 use crate::{images, trees::Tmpfs, workspace};
 use anyhow::{Context, Result, ensure};
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -21,7 +22,7 @@ pub(crate) struct Options {
     /// its package is installed]
     #[arg(long, value_name = "NAME=DIR", value_parser = corpus::parse)]
     corpus: Vec<corpus::Corpus>,
-    /// Only these experiments, by their number (1 to 7)
+    /// Only these experiments, by their number (1 to 7); the page keeps what it has of the others
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=7))]
     only: Vec<u8>,
     /// Small samples and few levels: a minute or two instead of an hour
@@ -55,8 +56,8 @@ const HEAD: &str = "\
 
 The experiments of the kernel's own history of compression and properties, on this machine, with the published
 figures beside. Those were measured on other machines and data: compare shapes and ratios, not seconds. Everything
-here is read from and written to one tmpfs, warm, one run. MB are 10^6 bytes. Adjusted: the time of copying the same
-bytes without compression taken off.
+here is read from and written to one tmpfs, warm, each experiment in one run. MB are 10^6 bytes. Adjusted: the time of
+copying the same bytes without compression taken off.
 ";
 
 /// Runs the experiments, writes the page, and prints it.
@@ -71,8 +72,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ensure!(corpus.dir.is_dir(), "{}: no such directory", corpus.dir.display());
     }
     let mut bench = Bench { options, binary, corpora, tmpfs, plots: Vec::new() };
-    let mut page = HEAD.to_owned();
-    page.push_str(&bench.about()?);
+    let docs = options.output.clone().unwrap_or_else(|| workspace().join("docs"));
+    let mut sections = sections(&fs::read_to_string(docs.join("benchmarks.md")).unwrap_or_default());
     type Experiment = fn(&mut Bench<'_>) -> Result<String>;
     let experiments: [(u8, Experiment); 7] = [
         (1, codecs::alone),
@@ -87,10 +88,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         if options.only.is_empty() || options.only.contains(&number) {
             eprintln!("experiment {number}");
             let text = experiment(&mut bench).with_context(|| format!("experiment {number}"))?;
-            page.push_str(&text);
+            sections.insert(number, text.trim_start().to_owned());
         }
     }
-    let docs = options.output.clone().unwrap_or_else(|| workspace().join("docs"));
+    let sections: Vec<String> = sections.into_values().collect();
+    let page = format!("{HEAD}{}\n{}", bench.about()?, sections.join("\n"));
     bench.write(&docs, &page)?;
     println!("{page}");
     Ok(())
@@ -102,8 +104,11 @@ impl Bench<'_> {
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpu.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ")).map(|(_, m)| m);
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let mut text =
-            format!("\n{cores} cores ({}), Linux {}. Corpora: ", model.unwrap_or("unknown"), kernel.trim());
+        let mut text = format!(
+            "\n{cores} cores ({}), Linux {}. Corpora: ",
+            model.unwrap_or("unknown"),
+            kernel.split('-').next().unwrap_or_default().trim()
+        );
         let names: Vec<&str> = self.corpora.iter().map(|c| c.name.as_str()).collect();
         text.push_str(&names.join(", "));
         text.push_str(if self.options.quick { ". Small samples (--quick).\n" } else { ".\n" });
@@ -128,6 +133,13 @@ impl Bench<'_> {
     }
 }
 
+/// The experiments of a page by their numbers.
+fn sections(page: &str) -> BTreeMap<u8, String> {
+    let numbered =
+        |text: &str| Some((text.split_once('.')?.0.parse().ok()?, format!("## {}\n", text.trim_end())));
+    page.split("\n## ").skip(1).filter_map(numbered).collect()
+}
+
 /// A Markdown table.
 fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
@@ -146,6 +158,15 @@ fn mb_per_s(bytes: u64, seconds: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_keeps_experiments_that_are_not_run() {
+        let page = format!("{HEAD}\n2 cores\n\n## 1. One\ntext\n\n### /usr\n\n## 7. Seven\nmore\n");
+        let found = sections(&page);
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [1, 7]);
+        assert_eq!(found[&1], "## 1. One\ntext\n\n### /usr\n");
+        assert!(sections("").is_empty());
+    }
 
     #[test]
     fn tables_are_markdown() {

@@ -10,10 +10,16 @@ pub(super) fn properties(bench: &mut Bench<'_>) -> Result<String> {
     let mut text = "\n## 7. Many files with a property\nFiles of 64 KiB of 'A' into a directory with the property \
                     `lzo`, with so many further xattrs: `cp -r --preserve=xattr` from names of one inode on the tmpfs; \
                     without further ones the kernel too, from a buffer through a loop mount, umount included. `ls -lR` to \
-                    nowhere. Published (in brackets): the kernel, 2014.\n"
+                    nowhere. Published (in brackets): the kernel, 2014. Of the 0.75 µs of processor time that a further \
+                    xattr costs, 0.5 µs are the system calls that read it from the source (by `perf`), the rest is 75 \
+                    bytes more of leaf, twice.\n"
         .to_owned();
     let place = Place { binary: &bench.binary, dir: bench.tmpfs.path() };
     let (mut rows, mut n) = (Vec::new(), (most / 100).max(1));
+    // Once beforehand: the first run reads the command itself.
+    let source = place.names_of_one_inode(n, 0)?;
+    place.copy_into_property(&source)?;
+    fs::remove_dir_all(source)?;
     while n <= most {
         let published = published::PROPERTIES.iter().find(|(count, _)| *count == n).map(|(_, p)| p);
         let mut none = 0.0;
