@@ -246,3 +246,91 @@ fn little_room_means_small_steps_and_none_is_an_error() {
     run(&["defrag", "-r", "-c", "zstd", &address]).expect(0);
     oracle.judge_with(&image, &judge).unwrap().assert_ok();
 }
+
+#[test]
+fn nobody_asks_for_compression_and_each_part_stays_as_it_is() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
+        sh(
+            top,
+            "text() { yes \"text $1\" | head -c 65536; }
+             put() { btrfs property set $1 compression $2; text $3 | dd of=$1 bs=64k seek=$3 conv=notrunc status=none; sync; }
+             touch two three never
+             put two zstd 0; put two zstd 1; put two lzo 2; put two lzo 3; btrfs property set two compression ''
+             put three lzo 0; put three none 1; put three none 2; put three zstd 3; put three zstd 4
+             btrfs property set three compression none
+             put never zstd 0; put never zstd 1; put never none 2; btrfs property set never compression ''
+             printf tail >> never; sync",
+        );
+    }) else {
+        return;
+    };
+    let before = seen(&lab);
+    let runs = |name: &str| {
+        let extents = of(&lab, name);
+        let runs = extents.chunk_by(|a, b| a.compression == b.compression);
+        runs.map(|run| (run[0].compression.clone(), run.len())).collect::<Vec<_>>()
+    };
+    let is = |kind: &str, count: usize| (kind.to_owned(), count);
+    assert_eq!(runs("/two"), [is("zstd", 2), is("lzo", 2)]);
+    defrag(&lab, &["-r"], "/");
+    assert_eq!(runs("/two"), [is("zstd", 1), is("lzo", 1)]);
+    assert_eq!(runs("/three"), [is("lzo", 1), is("none", 1), is("zstd", 1)]);
+    assert_eq!(seen(&lab), before);
+    // Without checksums: kernels never compress such data.
+    let size = 3 * 65_536 + 4_u64;
+    let flagged = common::edit_items(&lab.image, |key_type, item| {
+        let is_it = key_type == 1 && item[16..24] == size.to_le_bytes();
+        if is_it {
+            item[64..72].copy_from_slice(&1_u64.to_le_bytes());
+        }
+        is_it
+    });
+    assert!(flagged > 0);
+    defrag(&lab, &["-r"], "/never");
+    assert_eq!(runs("/never"), [is("none", 1)]);
+    Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
+}
+
+/// Parts of preallocated extents, which kernels make longer than any other one.
+#[test]
+fn extents_of_any_length_are_made_anew_in_pieces() {
+    let oracle = Oracle::new();
+    if !oracle.has_kernel() || !oracle.has_progs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let lab = Lab { image: dir.path().join("large.img"), dir };
+    // As large that a block group holds such an extent.
+    btrfs_progs::mkfs(&lab.image, 4 << 30, &[]).unwrap();
+    let mount = oracle.mount(&lab.image, "rw").unwrap().unwrap();
+    sh(
+        mount.path(),
+        "put() { dd of=$1 bs=1M seek=$2 conv=notrunc iflag=fullblock status=none; }
+         fallocate -l 150M long; yes long | head -c 136M | put long 0
+         fallocate -l 40M noise; head -c 40M /dev/urandom | put noise 0
+         fallocate -l 40M both; head -c 36M /dev/urandom | put both 0; yes both | head -c 4M | put both 36; sync",
+    );
+    drop(mount);
+    let before = seen(&lab);
+    const MIB: u64 = 1 << 20;
+    let lens = |path: &str| of(&lab, path).iter().map(|e| e.len / MIB).collect::<Vec<_>>();
+    assert_eq!(lens("/long").first(), Some(&136), "one extent, longer than 128 MiB");
+    // What was preallocated behind the data keeps its extent; else each piece is of the target's length.
+    defrag(&lab, &[], "/long");
+    assert_eq!(lens("/long")[..5], [32, 32, 32, 32, 8]);
+    defrag(&lab, &["-c", "zstd", "--target-extent-size", "4M"], "/long");
+    assert!(of(&lab, "/long").iter().take_while(|e| e.at < 136 * MIB).all(|e| e.compression == "zstd"));
+    assert_eq!(defrag(&lab, &["-c", "zstd"], "/noise")["files_rewritten"], 0, "noise stays, whole");
+    assert_eq!(lens("/noise"), [40]);
+    defrag(&lab, &["-c", "zstd"], "/both");
+    let both = of(&lab, "/both");
+    assert_eq!((both[0].len, both[0].compression.as_str()), (32 * MIB, "none"), "{:?}", both[0]);
+    assert!(both.iter().filter(|e| e.at >= 36 * MIB).all(|e| e.compression == "zstd"), "{both:?}");
+    assert_eq!(sums(&seen(&lab)), sums(&before));
+    Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
+}
+
+/// The lines with digests.
+fn sums(seen: &str) -> Vec<&str> {
+    seen.lines().filter(|line| line.contains("  ./")).collect()
+}

@@ -106,8 +106,10 @@ fn copies_from_another_image_and_from_the_host_have_no_flags_either() {
         let mount = oracle.mount(&twin, "rw").unwrap().unwrap();
         for dir in ["plain", "zstd"] {
             sh(host, &format!("cp -a src fixed append {}/{dir}", mount.path().display()));
-            let entries =
-                ["lzo", "nocow", "plain", "prop", "none", "nc", "flagc", "flagd", "flagA", "flagS", "flagD"];
+            let entries = [
+                "late", "lzo", "nocow", "plain", "prop", "none", "nc", "flagc", "flagd", "flagA", "flagS",
+                "flagD",
+            ];
             let entries: Vec<String> =
                 entries.iter().map(|e| format!("{}/src/{e}", host.display())).collect();
             sh(

@@ -9,6 +9,7 @@ use super::file::{Fault, copy_contents as copy_file};
 use super::source::Child;
 use super::{Options, Report, Source};
 use crate::error::{Error, Result};
+use crate::existing::Existing;
 use crate::lookup::{self, Place, find_entry};
 use crate::txn::Transaction;
 use crate::write::contents::truncate;
@@ -207,14 +208,21 @@ impl<'c> Copier<'c> {
                 (false, true) => return refuse("cannot overwrite something else with a directory"),
                 (false, false) => {}
             }
-            let there = lookup::inode(tx, old).map_err(Fault::Target)?.mtime;
-            if self.options.existing.stays(there, inode.mtime) {
-                return Ok(());
+            let there = lookup::inode(tx, old).map_err(Fault::Target)?;
+            // One that is another name of what was copied becomes a name of the copy.
+            let is_linked = self.links.contains_key(&from);
+            if self.options.existing.stays(there.mtime, inode.mtime) {
+                match self.options.existing {
+                    Existing::Update if is_linked => {}
+                    Existing::Update => return Ok(self.note_links(from, &inode, old)),
+                    Existing::Keep | Existing::Replace => return Ok(()),
+                }
             }
             changeable(tx, old, true)?;
-            // One that is another name of what was copied becomes a name of the copy.
             let both_files = old_type == FileType::REG_FILE && file_type == FileType::REG_FILE;
-            if both_files && !self.links.contains_key(&from) {
+            // Where links are kept, other names keep their contents.
+            let keeps_inode = !self.options.links || there.nlink.get() < 2;
+            if both_files && keeps_inode && !is_linked {
                 return self.replace(tx, (from, &inode), shown, old);
             }
             unlink(tx, dir, name, old).map_err(Fault::Target)?;

@@ -1,9 +1,10 @@
 //! One file: which of its extents are made anew, and whether that gains anything.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use btrfsimg_compress::{Algorithm, Decision, MAX_CHUNK, Method, Property, WorkspacePool};
-use btrfsimg_ondisk::{BackRef, FileExtent, FileExtentKind, InodeItem, KeyType, Logical};
+use btrfsimg_ondisk::{BackRef, FileExtent, FileExtentKind, InodeItem, KeyType, Logical, inode_flags};
 
 use super::{Counts, Options};
 use crate::error::{Error, Result};
@@ -31,16 +32,25 @@ pub(super) struct FileCursor {
     /// The size in whole sectors.
     end: u64,
     decision: Decision,
+    /// Extents that were looked up and are not done.
+    ahead: VecDeque<Old>,
+    /// Where to look for those behind them.
     next: u64,
     counts: Counts,
     rewritten_before: u64,
+    /// Items that were passed.
+    #[cfg(test)]
+    pub(super) items: u64,
 }
 
 /// A file extent with bytes outside the tree.
 #[derive(Clone, Copy, Debug)]
 struct Old {
     start: u64,
+    /// Of the part that is made anew.
     end: u64,
+    /// Bytes of the file that its item covers.
+    len: u64,
     compression: u8,
     disk: Logical,
     disk_len: u64,
@@ -51,8 +61,11 @@ struct Old {
     refs: Option<u64>,
 }
 
-/// Extents looked at for one window, at most.
+/// Extents of one window, at most.
 const WINDOW_EXTENTS: usize = 4096;
+/// Extents looked up at a time.
+const AHEAD: usize = 256;
+
 impl FileCursor {
     pub(super) fn new(
         tx: &Transaction<'_>,
@@ -74,9 +87,12 @@ impl FileCursor {
             size,
             end: size.checked_next_multiple_of(sector).unwrap_or(0),
             decision: policy.decision(flags, property.as_ref()),
+            ahead: VecDeque::new(),
             next: 0,
             counts: Counts::default(),
             rewritten_before: 0,
+            #[cfg(test)]
+            items: 0,
         })
     }
 
@@ -104,7 +120,7 @@ impl FileCursor {
         options: &Options,
         pool: &WorkspacePool,
     ) -> Result<bool, Failure> {
-        if self.next >= self.end {
+        if self.ahead.is_empty() && self.next >= self.end {
             return Ok(false);
         }
         let window = self.next_window(tx, options).map_err(Failure::Left)?;
@@ -133,33 +149,31 @@ impl FileCursor {
     /// The next extents, side by side in the file, that may be made anew together: none that is good as it is, and
     /// none that is shared. None at all where there is only more to skip.
     fn next_window(&mut self, tx: &mut Transaction<'_>, options: &Options) -> Result<Vec<Old>> {
-        let (place, from) = (self.place, self.next);
-        let mut found = Vec::new();
-        self.next = self.end;
-        file_extents(&*tx, place, from, |start, extent| {
-            let is_enough = start >= self.end || found.len() == WINDOW_EXTENTS;
-            if is_enough {
-                self.next = start;
-            } else if start >= from {
-                found.extend(Old::new(place, start, &extent));
-            }
-            Ok(!is_enough)
-        })?;
         let mut window: Vec<Old> = Vec::new();
-        for mut old in found {
+        while window.len() < WINDOW_EXTENTS {
+            if self.ahead.is_empty() {
+                self.look_ahead(tx)?;
+            }
+            let Some(mut old) = self.ahead.pop_front() else { break };
             if let (Some(first), Some(last)) = (window.first(), window.last())
-                && (last.end != old.start || old.end - first.start > options.target)
+                && (last.end != old.start
+                    || old.end - first.start > options.target
+                    || self.keeps_compression(options) && old.compression != first.compression)
             {
-                self.next = old.start;
+                // It comes again, as the first of what follows.
+                self.ahead.push_front(old);
                 break;
             }
             if !self.is_good(&old, options) && old.end <= self.end {
-                let key = place.key(KeyType::EXTENT_DATA, old.start);
-                old.refs = match tx.sharing(place.tree, &key, old.disk, old.disk_len, old.back)? {
+                let key = self.place.key(KeyType::EXTENT_DATA, old.start);
+                old.refs = match tx.sharing(self.place.tree, &key, old.disk, old.disk_len, old.back)? {
                     Sharing::Own(refs) => Some(refs),
                     Sharing::Shared => None,
                 };
                 if old.refs.is_some() || options.unshare {
+                    if old.end - old.start > options.target {
+                        return Ok(vec![self.cut(old, options)]);
+                    }
                     window.push(old);
                     continue;
                 }
@@ -169,22 +183,57 @@ impl FileCursor {
                 }
             }
             if !window.is_empty() {
-                // It comes again, as the first of what follows.
-                self.next = old.start;
+                self.ahead.push_front(old);
                 break;
             }
         }
         Ok(window)
     }
 
+    /// Looks up the extents that follow. Each is looked up once, as one window changes none that is behind it.
+    fn look_ahead(&mut self, tx: &Transaction<'_>) -> Result<()> {
+        let (place, from, end) = (self.place, self.next, self.end);
+        let ahead = &mut self.ahead;
+        self.next = end;
+        file_extents(tx, place, from, |start, extent| {
+            let is_enough = start >= end || ahead.len() == AHEAD;
+            #[cfg(test)]
+            {
+                self.items += 1;
+            }
+            if is_enough {
+                self.next = start;
+            } else {
+                // Of one that was cut, what is left.
+                ahead
+                    .extend(Old::new(place, start, &extent).map(|old| Old { start: start.max(from), ..old }));
+            }
+            Ok(!is_enough)
+        })
+    }
+
+    /// The start of an extent that is too long to be in memory at once. What is left of it is looked up again, as its
+    /// item is another one where the start is made anew.
+    fn cut(&mut self, old: Old, options: &Options) -> Old {
+        let end = old.start + options.target / MAX_CHUNK as u64 * MAX_CHUNK as u64;
+        (self.ahead, self.next) = (VecDeque::new(), end);
+        Old { end, ..old }
+    }
+
     /// The code of the compression that an extent is to have, if it gains by any.
     fn wanted(&self, old: &Old, options: &Options) -> u8 {
         match self.decision {
             Decision::Try { method, .. } => method.algorithm().code(),
-            // Nobody says anything: what is compressed stays so.
-            Decision::Raw if options.request.is_none() => old.compression,
+            Decision::Raw if self.keeps_compression(options) => old.compression,
             Decision::Raw => 0,
         }
+    }
+
+    /// Whether nobody asks for a compression: what is compressed stays so, by its algorithm, and what is not stays so
+    /// too. Without checksums data are never compressed.
+    fn keeps_compression(&self, options: &Options) -> bool {
+        let may_be = self.flags & (inode_flags::NODATACOW | inode_flags::NODATASUM) == 0;
+        self.decision == Decision::Raw && options.request.is_none() && may_be
     }
 
     /// Whether an extent is as compressed as asked, and all of it in use: alone it cannot become better.
@@ -200,12 +249,12 @@ impl FileCursor {
     }
 
     fn decision_for(&self, window: &[Old], options: &Options) -> Decision {
-        let compressed = window.iter().find_map(|old| Algorithm::from_code(old.compression));
-        match (self.decision, compressed) {
-            (Decision::Raw, Some(algorithm)) if options.request.is_none() => {
+        let first = window.first().filter(|_| self.keeps_compression(options));
+        match first.and_then(|old| Algorithm::from_code(old.compression)) {
+            Some(algorithm) => {
                 Decision::Try { method: Method::with_default_level(algorithm), heuristic: true }
             }
-            (decision, _) => decision,
+            None => self.decision,
         }
     }
 
@@ -256,6 +305,7 @@ impl Old {
         Some(Old {
             start,
             end: start.checked_add(len)?,
+            len,
             compression: extent.compression,
             disk,
             disk_len,
@@ -272,6 +322,11 @@ impl Old {
 
 /// Bytes on disk that `window` holds by itself: of an extent that other parts of the file refer to as well, its share.
 fn held(window: &[Old]) -> u64 {
-    let share = |old: &Old| old.refs.map_or(0, |refs| old.disk_len / refs.max(1));
-    window.iter().map(share).sum()
+    let share = |old: &Old| {
+        let refs = old.refs?.max(1);
+        let part =
+            u128::from(old.end - old.start) * u128::from(old.disk_len / refs) / u128::from(old.len.max(1));
+        u64::try_from(part).ok()
+    };
+    window.iter().filter_map(share).fold(0, u64::saturating_add)
 }

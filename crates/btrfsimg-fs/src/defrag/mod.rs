@@ -5,6 +5,8 @@
 //! each for a transaction of its own, as new extents need room before the old ones give theirs back.
 
 mod file;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 use std::collections::HashSet;

@@ -26,8 +26,8 @@ const LARGE: u64 = 8 << 20;
 const BATCH_BYTES: u64 = 1 << 20;
 /// Files of a batch.
 const BATCH_FILES: usize = 64;
-/// Open files of all batches together.
-const BATCH_FDS: usize = 384;
+/// Open files of all batches together, at most: half of what `ulimit -n 256` lets a process open.
+const BATCH_FDS: usize = 128;
 /// Directories of the walk that stay open: the ones nearest to where it is.
 const OPEN_LEVELS: usize = 48;
 
@@ -395,7 +395,8 @@ impl<'a> Walker<'a> {
         self.batch.fds += usize::from(is_first) + usize::from(has_links);
         self.batch.bytes += stored;
         self.batch.jobs.push(job);
-        let fds = (BATCH_FDS / (2 * self.workers)).max(2);
+        // One batch is filled and one waits to be sent; for each worker one is in the queue and one with it.
+        let fds = (BATCH_FDS / (2 * self.workers + 2)).max(2);
         if self.batch.bytes >= BATCH_BYTES || self.batch.jobs.len() >= BATCH_FILES || self.batch.fds >= fds {
             self.flush();
         }

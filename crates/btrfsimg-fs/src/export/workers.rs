@@ -89,8 +89,8 @@ impl Writer<'_> {
         }
         .and_then(|(fd, is_new)| {
             let mut losses = Vec::new();
-            self.fill(&fd, &job.info, &mut losses)?;
-            finish(shared, &dir, &job.name, &fd, &job.info, is_new)?;
+            let filled = self.fill(&fd, &job.info, &mut losses)?;
+            finish(shared, &dir, &job.name, &fd, &job.info, is_new, filled)?;
             shared.damaged(&dir.state.node.path_of(&job.name), losses);
             Ok(())
         });
@@ -101,16 +101,18 @@ impl Writer<'_> {
         dir.release(shared);
     }
 
-    /// Writes all segments that are no holes.
-    fn fill(&mut self, fd: &OwnedFd, info: &Info, losses: &mut Vec<Loss>) -> Result<()> {
+    /// Writes all segments that are no holes. Says where the last of them ends.
+    fn fill(&mut self, fd: &OwnedFd, info: &Info, losses: &mut Vec<Loss>) -> Result<u64> {
+        let mut filled = 0;
         let mut segments = self.shared.segments(info);
         while let Some(segment) = segments.next(self.shared.fs)? {
             if !matches!(segment.kind, SegmentKind::Hole) {
                 self.write(fd, info, &segment, 0, segment.len, losses)?;
+                filled = segment.offset.saturating_add(segment.len);
             }
         }
         losses.extend(segments.take_losses());
-        Ok(())
+        Ok(filled)
     }
 
     fn part(&mut self, file: &LargeFile, part: &Part) -> Result<()> {
@@ -147,7 +149,7 @@ impl Writer<'_> {
     }
 }
 
-/// Gives a file that was filled its length and its attributes.
+/// Gives a file that was filled, up to `filled` at least, its length and its attributes.
 fn finish(
     shared: &Shared<'_>,
     dir: &Dir,
@@ -155,8 +157,9 @@ fn finish(
     fd: &OwnedFd,
     info: &Info,
     is_new: bool,
+    filled: u64,
 ) -> Result<()> {
-    if info.size() > 0 {
+    if info.size() != filled {
         rustix::fs::ftruncate(fd, info.size()).map_err(failed("set length"))?;
     }
     if is_new || shared.options.mode || shared.options.times {
@@ -206,7 +209,7 @@ impl LargeFile {
         losses.sort_by_key(|loss| loss.range.start);
         shared.damaged(&file.dir.state.node.path_of(&file.name), losses);
         if !file.failed.load(Ordering::Relaxed) {
-            match finish(shared, &file.dir, &file.name, &file.fd, &file.info, file.is_new) {
+            match finish(shared, &file.dir, &file.name, &file.fd, &file.info, file.is_new, 0) {
                 Ok(()) => _ = shared.files.fetch_add(1, Ordering::Relaxed),
                 Err(e) => file.fail(shared, e),
             }

@@ -29,7 +29,7 @@ enum Clash {
     /// It stays, and the new one does not come.
     Refuse(String),
     /// The same, as was asked for.
-    Stay,
+    Stay(Place),
 }
 
 /// What the entry `name` of `dir`, if there is one, means for a new one of type `new`, as cp(1) has it.
@@ -49,12 +49,10 @@ fn clash(
     }
     let both_dirs = old.file_type == FileType::DIR && new.file_type() == FileType::DIR;
     if !both_dirs && existing.stays(crate::lookup::inode(tx, place)?.mtime, new.mtime) {
-        return Ok(Clash::Stay);
+        return Ok(Clash::Stay(place));
     }
-    let shown = String::from_utf8_lossy(name);
-    match names::check_changeable(tx, place, &shown, old.file_type != FileType::DIR) {
-        Err(Error::ReadOnly(reason)) => return Ok(Clash::Refuse(reason)),
-        other => _ = other?,
+    if let Some(reason) = protected(tx, place, name, old.file_type != FileType::DIR)? {
+        return Ok(Clash::Refuse(reason));
     }
     let new = new.file_type();
     Ok(match (old.file_type == FileType::DIR, new == FileType::DIR) {
@@ -66,6 +64,14 @@ fn clash(
         }
         (false, false) => Clash::GiveWay(place),
     })
+}
+
+/// Why an inode may not be changed, or removed, if it may not.
+fn protected(tx: &Transaction<'_>, place: Place, name: &[u8], removing: bool) -> Result<Option<String>> {
+    match names::check_changeable(tx, place, &String::from_utf8_lossy(name), removing) {
+        Err(Error::ReadOnly(reason)) => Ok(Some(reason)),
+        other => other.map(|_| None),
+    }
 }
 
 impl Walker<'_> {
@@ -81,9 +87,23 @@ impl Walker<'_> {
     ) -> Result<()> {
         let place = Place { tree: self.tree, ino: parent.ino };
         let file_type = stat.attributes.file_type();
-        match clash(tx, place, name.as_bytes(), &stat.attributes, self.options.existing)? {
+        let clash = clash(tx, place, name.as_bytes(), &stat.attributes, self.options.existing)?;
+        let link = match &clash {
+            Clash::Merge(_) | Clash::Refuse(_) => None,
+            Clash::Stay(_) if self.options.existing == Existing::Keep => return Ok(()),
+            Clash::Nothing | Clash::Replace(_) | Clash::GiveWay(_) | Clash::Stay(_) => {
+                match self.link_of(&stat) {
+                    Some(Err(reason)) => {
+                        self.fail(&dir.join(name.as_bytes()), &reason);
+                        return Ok(());
+                    }
+                    Some(Ok(ino)) => Some(ino),
+                    None => None,
+                }
+            }
+        };
+        match clash {
             Clash::Nothing => {}
-            Clash::Stay => return Ok(()),
             Clash::Refuse(reason) => {
                 self.fail(&dir.join(name.as_bytes()), &reason);
                 return Ok(());
@@ -105,17 +125,24 @@ impl Walker<'_> {
                 });
                 return Ok(());
             }
-            Clash::Replace(old) => return self.start_replacing(old, dir.clone(), name, stat, tx),
-            Clash::GiveWay(old) => names::unlink(tx, place, name.as_bytes(), old)?,
-        }
-        let link = match self.link_of(&stat) {
-            Some(Err(reason)) => {
-                self.fail(&dir.join(name.as_bytes()), &reason);
+            Clash::Stay(old) if link.is_none() => {
+                // Its other names become names of what stays.
+                let nlink = crate::lookup::inode(tx, old)?.nlink.get();
+                self.note_link(&stat, old.ino, nlink);
                 return Ok(());
             }
-            Some(Ok(ino)) => Some(ino),
-            None => None,
-        };
+            Clash::Replace(old) if link.is_none() && self.keeps_inode(old, tx)? => {
+                self.note_link(&stat, old.ino, 1);
+                return self.start_replacing(old, dir.clone(), name, stat, tx);
+            }
+            Clash::Stay(old) | Clash::Replace(old) | Clash::GiveWay(old) => {
+                if let Some(reason) = protected(tx, old, name.as_bytes(), true)? {
+                    self.fail(&dir.join(name.as_bytes()), &reason);
+                    return Ok(());
+                }
+                names::unlink(tx, place, name.as_bytes(), old)?;
+            }
+        }
         let ino = link.unwrap_or_else(|| self.take_ino());
         let location = Key::new(ino, KeyType::INODE_ITEM, 0);
         let index = names::add_entry(tx, place, name.as_bytes(), location, file_type)?;
@@ -125,6 +152,12 @@ impl Walker<'_> {
             self.enqueue(parent.ino, index, dir, name, stat, ino, inherited, tx);
         }
         Ok(())
+    }
+
+    /// Whether a regular file that gets new contents stays the inode that it is. Where links are kept, cp(1) makes a new
+    /// one in the place of one that has other names: those keep their contents.
+    pub(super) fn keeps_inode(&self, existing: Place, tx: &Transaction<'_>) -> Result<bool> {
+        Ok(!self.options.preserve.links || crate::lookup::inode(tx, existing)?.nlink.get() < 2)
     }
 
     /// A regular file whose contents go into one that exists.
@@ -157,7 +190,7 @@ impl Walker<'_> {
     /// Notes what a directory that was there takes from the source's, where attributes are kept.
     pub(super) fn note_merged(
         &mut self,
-        ino: u64,
+        node: &Node,
         source: BorrowedFd<'_>,
         xattrs: &SourceXattrs,
         tx: &Transaction<'_>,
@@ -168,7 +201,8 @@ impl Walker<'_> {
         if let Ok(stat) = host::stat(source, c"") {
             let mut attributes = stat.attributes;
             self.settle_attributes(&mut attributes, tx);
-            self.merged.push(Merged { ino, attributes, xattrs: xattrs.clone() });
+            let (relative, ino) = (node.relative(), node.ino);
+            self.merged.push(Merged { relative, ino, attributes, xattrs: xattrs.clone() });
         }
     }
 }

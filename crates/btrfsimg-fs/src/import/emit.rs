@@ -9,7 +9,7 @@ use super::walk::{Node, Ready, Role};
 use super::worker::Done;
 use super::xattrs::{KeptXattrs, SourceXattrs};
 use super::{Failure, Importer, Pending, Report, own_property};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lookup::Place;
 use crate::txn::ItemBatch;
 use crate::write::create::push_symlink;
@@ -17,7 +17,8 @@ use crate::write::data::{Placement, place, push_extents, push_hole};
 use crate::write::encode::{EncodedData, EncodedExtent};
 use crate::write::inode::{COMPRESSION_XATTR, borrowed, push_inode, push_xattrs};
 use crate::write::names;
-use crate::write::xattr::feature_of;
+use crate::write::posix_acl::{ACCESS_XATTR, DEFAULT_XATTR};
+use crate::write::xattr::{feature_of, set_property_as_stored, set_xattr};
 
 /// Bytes of items that are gathered before they go into the tree.
 const ITEMS_BYTES: usize = 128 << 10;
@@ -94,7 +95,7 @@ impl Importer<'_, '_> {
                 }
                 Ready::Merged => self.report.directories += 1,
                 Ready::Lost(node) => self.lost.push(node),
-                Ready::File(mut node, _) => match files.next() {
+                Ready::File(mut node) => match files.next() {
                     Some(Ok(file)) => {
                         node.stat.attributes.flags = file.flags;
                         if file.size < node.stat.size {
@@ -104,9 +105,7 @@ impl Importer<'_, '_> {
                     }
                     Some(Err(error)) => {
                         self.walker.fail(&node.relative(), &error.to_string());
-                        if node.role == Role::New {
-                            self.lost.push(node);
-                        }
+                        self.lost.push(node);
                     }
                     None => {}
                 },
@@ -239,7 +238,7 @@ impl Importer<'_, '_> {
             self.tx.set_incompat(feature_of(algorithm));
         }
         let mut kept = KeptXattrs { property, others: borrowed(&node.acls).collect() };
-        kept.others.extend(xattrs.iter().filter(|(name, _)| *name != COMPRESSION_XATTR));
+        kept.others.extend(self.plain_xattrs(xattrs));
         for (name, value) in kept.drop_too_large(self.tx.nodesize() as usize) {
             let reason =
                 format!("xattr {} of {} bytes is too large", String::from_utf8_lossy(name), value.len());
@@ -248,6 +247,18 @@ impl Importer<'_, '_> {
         let mut attributes = node.stat.attributes.clone();
         attributes.flags = flags;
         (attributes.inode_item(self.tx.transid(), size, nbytes), kept)
+    }
+
+    /// The source's xattrs that come along as they are: all but the property; and ACLs, as they are permissions, where the
+    /// owner comes along, as without that the mode is not the source's either (cp(1) leaves them to --preserve=mode).
+    fn plain_xattrs<'x>(
+        &self,
+        xattrs: &'x SourceXattrs,
+    ) -> impl Iterator<Item = (&'x [u8], &'x [u8])> + use<'x> {
+        let takes_acls = self.options.preserve.owner;
+        xattrs.iter().filter(move |(name, _)| {
+            *name != COMPRESSION_XATTR && (takes_acls || ![ACCESS_XATTR, DEFAULT_XATTR].contains(name))
+        })
     }
 
     fn push_first_items(&mut self, node: &Node, inode: &InodeItem, kept: &KeptXattrs<'_>) {
@@ -349,8 +360,16 @@ impl Importer<'_, '_> {
         let place = Place { tree: self.tree, ino: node.ino };
         crate::write::contents::drop_range(self.tx, place, 0..u64::MAX)?;
         crate::write::xattr::remove_xattr(self.tx, place, crate::write::setxattr::CAPABILITY_XATTR)?;
-        for (name, value) in xattrs.sorted().into_iter().filter(|(name, _)| *name != COMPRESSION_XATTR) {
-            crate::write::xattr::set_xattr(self.tx, place, name, value)?;
+        if let Some(value) = xattrs.get(COMPRESSION_XATTR) {
+            set_property_as_stored(self.tx, place, value)?;
+        }
+        let mut sorted: Vec<_> = self.plain_xattrs(xattrs).collect();
+        sorted.sort_unstable();
+        for (name, value) in sorted {
+            match set_xattr(self.tx, place, name, value) {
+                Err(Error::Invalid(reason)) => self.walker.fail(&node.relative(), &reason),
+                set => set?,
+            }
         }
         let mut inode = crate::lookup::inode(self.tx, place)?;
         let from = &node.stat.attributes;
@@ -393,10 +412,11 @@ impl Importer<'_, '_> {
             *counts.entry(link.ino).or_insert(0u32) += 1;
         }
         for (ino, count) in counts {
-            self.set_link_count(ino, count + 1)?;
+            self.raise_link_count(ino, count)?;
         }
-        for node in std::mem::take(&mut self.lost) {
-            self.remove_lost(&node)?;
+        // One that was there stays as it was.
+        for node in std::mem::take(&mut self.lost).iter().filter(|node| node.role == Role::New) {
+            self.remove_lost(node)?;
         }
         if self.tree != objectid::ROOT_TREE {
             self.tx.touch_subvolume(self.tree)?;
@@ -409,10 +429,10 @@ impl Importer<'_, '_> {
     }
 
     /// An imported inode's times are the source's: its number of names changes nothing else.
-    fn set_link_count(&mut self, ino: u64, nlink: u32) -> Result<()> {
+    fn raise_link_count(&mut self, ino: u64, by: u32) -> Result<()> {
         let place = Place { tree: self.tree, ino };
         let mut inode = crate::lookup::inode(self.tx, place)?;
-        inode.nlink = nlink.into();
+        inode.nlink = inode.nlink.get().saturating_add(by).into();
         self.tx.replace(self.tree, place.key(KeyType::INODE_ITEM, 0), inode.as_bytes())
     }
 

@@ -15,6 +15,8 @@ use crate::write::inode::Attributes;
 
 /// Most bytes of a file whose size nobody knows: they are in memory at once.
 const UNSIZED_MAX: usize = 64 << 20;
+/// Bytes of such a file that are read at a time: most are empty.
+const UNSIZED_PIECE: usize = 4 << 10;
 
 /// A directory of the source, by its path from the top.
 #[derive(Debug)]
@@ -185,15 +187,16 @@ impl SourceFile {
         Ok(done)
     }
 
-    /// All bytes of a file whose size nobody knows, as those in /proc.
-    pub(super) fn read_to_end(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let mut piece = vec![0; 64 << 10];
+    /// Makes `bytes` all bytes of a file whose size nobody knows, as those in /proc.
+    pub(super) fn read_to_end(&self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        bytes.clear();
         loop {
-            let got = self.read(&mut piece, bytes.len() as u64)?;
-            bytes.extend_from_slice(&piece[..got]);
-            if got < piece.len() {
-                return Ok(bytes);
+            let start = bytes.len();
+            bytes.resize(start + UNSIZED_PIECE, 0);
+            let got = self.read(&mut bytes[start..], start as u64)?;
+            bytes.truncate(start + got);
+            if got < UNSIZED_PIECE {
+                return Ok(());
             }
             if bytes.len() > UNSIZED_MAX {
                 let reason = format!("stat says 0 bytes, and there are more than {UNSIZED_MAX}");

@@ -11,7 +11,7 @@ use crate::write::xattr::{set_property_as_stored, set_xattr};
 impl Importer<'_, '_> {
     /// Sets them, behind all that is put into the directories. xattrs that no leaf holds are failures.
     pub(super) fn settle_merged(&mut self) -> Result<()> {
-        for Merged { ino, attributes, xattrs } in std::mem::take(&mut self.walker.merged) {
+        for Merged { relative, ino, attributes, xattrs } in std::mem::take(&mut self.walker.merged) {
             let place = Place { tree: self.tree, ino };
             for (name, value) in xattrs.sorted() {
                 let set = match name == COMPRESSION_XATTR {
@@ -19,7 +19,7 @@ impl Importer<'_, '_> {
                     false => set_xattr(self.tx, place, name, value),
                 };
                 match set {
-                    Err(Error::Invalid(reason)) => self.walker.fail(b"", &reason),
+                    Err(Error::Invalid(reason)) => self.walker.fail(&relative, &reason),
                     set => set?,
                 }
             }

@@ -18,6 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use btrfsimg_compress::{Decision, Property, WorkspacePool};
@@ -43,6 +44,8 @@ const PIECE: u64 = 1 << 20;
 const JOB_FILES: usize = 128;
 /// Entries that wait behind one job, at most.
 const JOB_NODES: usize = 1024;
+/// Directories of the source that all jobs together keep open, at most: half of what `ulimit -n 256` lets a process open.
+const OPEN_DIRS: usize = 128;
 
 /// The directory of an image into which a source goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,8 +82,8 @@ pub fn import_tree(
 }
 
 /// Imports the one entry `source` of the host, a directory with all below it or anything else, into the directory
-/// `dir` as `name`. A regular file over a regular file gives that new contents, as cp(1) does; nothing else may be
-/// there.
+/// `dir` as `name`. A regular file over a regular file gives that new contents, or takes its place where links are
+/// kept and that has more names, as cp(1) does; nothing else may be there.
 ///
 /// # Errors
 /// As [`import_tree`]; `Exists`.
@@ -106,8 +109,11 @@ pub fn import_entry(
     let is_file = stat.attributes.file_type() == FileType::REG_FILE;
     if let Some(old) = find_entry(tx, dir, name)?.filter(|e| is_file && e.file_type == FileType::REG_FILE) {
         let old = Place { tree: dir.tree, ino: old.location.objectid };
-        walker.start_replacing(old, top.0, file, stat, tx)?;
-        return run(tx, walker, dir.tree, options);
+        if walker.keeps_inode(old, tx)? {
+            walker.start_replacing(old, top.0, file, stat, tx)?;
+            return run(tx, walker, dir.tree, options);
+        }
+        crate::write::names::unlink(tx, dir, name, old)?;
     }
     let mut inherited = inherited_from(tx, dir)?;
     inherited.group = inherited.group.filter(|_| !options.preserve.owner);
@@ -132,8 +138,8 @@ pub fn import_entry(
     run_named(tx, walker, dir.tree, options, HashMap::from([(ino, name.to_vec())]))
 }
 
-fn walk_top(walker: &Walker<'_>) -> std::io::Result<(std::sync::Arc<host::SourceDir>, std::os::fd::OwnedFd)> {
-    let dir = std::sync::Arc::new(host::SourceDir { relative: Vec::new() });
+fn walk_top(walker: &Walker<'_>) -> std::io::Result<(Arc<host::SourceDir>, std::os::fd::OwnedFd)> {
+    let dir = Arc::new(host::SourceDir { relative: Vec::new() });
     let fd = walker.source.open_dir(&dir)?;
     Ok((dir, fd))
 }
@@ -146,7 +152,7 @@ fn split_path(path: &Path) -> Option<(PathBuf, CString)> {
     Some((parent.to_owned(), file))
 }
 
-/// How an inode's data are compressed: by its own property if the source gave it one, else by what it inherited.
+/// How an inode's data are compressed: by its own property if the source gave it one, else by what it inherited, or had.
 fn decision(
     policy: &CompressionPolicy,
     flags: u64,
@@ -185,7 +191,7 @@ fn run_named(
     let pool = WorkspacePool::new(options.workers);
     let format = Format::of(tx);
     let shared = Shared { pool: &pool, format, sparse: options.sparse, policy: &options.compression };
-    let limit = options.workers.max(1) * 3;
+    let limit = (options.workers.max(1) * 3).min(OPEN_DIRS);
     let report: Result<Report> = std::thread::scope(|scope| {
         // Made in here, so that they go when this closure ends, however it ends: then the workers end.
         let (jobs, job_queue) = bounded(limit);
@@ -208,7 +214,6 @@ fn run_named(
             pending: VecDeque::new(),
             arrived: HashMap::new(),
             next_job: 0,
-            in_flight: 0,
             limit,
             large: None,
             walked: false,
@@ -274,11 +279,11 @@ struct Importer<'i, 'v> {
     pending: VecDeque<Pending>,
     arrived: HashMap<u64, Done>,
     next_job: u64,
-    in_flight: usize,
+    /// Most that is pending: with it the memory of results is bounded, which wait while the first is slow.
     limit: usize,
     large: Option<LargeFile>,
     walked: bool,
-    /// Regular files that could not be read: their names go again.
+    /// Regular files that could not be read: the names of new ones go again.
     lost: Vec<Node>,
     report: Report,
 }
@@ -313,18 +318,16 @@ impl Importer<'_, '_> {
     /// with it the image, would depend on when workers finish.
     fn may_schedule(&self) -> bool {
         let changes_image = self.large.is_none() && self.walker.next_changes_image();
-        self.in_flight < self.limit && !self.walked && (self.pending.is_empty() || !changes_image)
+        self.pending.len() < self.limit && !self.walked && (self.pending.is_empty() || !changes_image)
     }
 
     fn arrive(&mut self, result: Done) {
-        self.in_flight -= 1;
         self.arrived.insert(result.id, result);
     }
 
     fn send(&mut self, jobs: &Sender<(u64, Job)>, job: Job) -> Result<u64> {
         let id = self.next_job;
         self.next_job += 1;
-        self.in_flight += 1;
         jobs.send((id, job)).map_err(|_| Error::Invalid("the worker threads ended early".to_owned()))?;
         Ok(id)
     }
@@ -335,22 +338,30 @@ impl Importer<'_, '_> {
             return self.schedule_piece(jobs);
         }
         let (mut nodes, mut files, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut dirs, mut dir) = (0, None);
         let mut large = None;
         while files.len() < JOB_FILES && nodes.len() < JOB_NODES && bytes < PIECE {
             if !nodes.is_empty() && self.walker.next_changes_image() {
+                break;
+            }
+            if dirs == OPEN_DIRS / self.limit && self.walker.next_dir().is_some_and(|next| Some(next) != dir)
+            {
                 break;
             }
             let Some(ready) = self.walker.next(self.tx)? else {
                 self.walked = true;
                 break;
             };
-            if let Ready::File(node, dir) = &ready {
+            if let Ready::File(node) = &ready {
                 if node.stat.size > PIECE {
                     large = Some(ready);
                     break;
                 }
                 bytes += node.stat.size;
-                files.push(self.small_file(node, dir));
+                files.push(self.small_file(node)?);
+                let this = Some(Arc::as_ptr(&node.dir));
+                dirs += usize::from(this != dir);
+                dir = this;
             }
             nodes.push(ready);
         }
@@ -359,14 +370,15 @@ impl Importer<'_, '_> {
             self.pending.push_back(Pending::Nodes { job, nodes });
         }
         match large {
-            Some(Ready::File(node, dir)) => self.start_large(node, &dir),
+            Some(Ready::File(node)) => self.start_large(node),
             _ => Ok(()),
         }
     }
 
-    fn small_file(&self, node: &Node, dir: &std::sync::Arc<std::os::fd::OwnedFd>) -> SmallFile {
-        SmallFile {
-            dir: dir.clone(),
+    fn small_file(&mut self, node: &Node) -> Result<SmallFile> {
+        let dir = self.walker.dir_of(node).map_err(Error::io("open a directory"))?;
+        Ok(SmallFile {
+            dir,
             name: node.name.clone(),
             size: node.stat.size,
             may_have_holes: node.stat.allocated < node.stat.size,
@@ -374,11 +386,12 @@ impl Importer<'_, '_> {
             want_flags: self.options.preserve.flags,
             flags: node.stat.attributes.flags,
             property: node.property.clone(),
-        }
+        })
     }
 
-    fn start_large(&mut self, mut node: Node, dir: &std::os::fd::OwnedFd) -> Result<()> {
-        let opened = host::open_file(dir.as_fd(), &node.name).and_then(|file| {
+    fn start_large(&mut self, mut node: Node) -> Result<()> {
+        let dir = self.walker.dir_of(&node);
+        let opened = dir.and_then(|dir| host::open_file(dir.as_fd(), &node.name)).and_then(|file| {
             let mut xattrs = SourceXattrs::default();
             if self.options.preserve.xattrs {
                 xattrs = SourceXattrs::of(file.as_fd())?;
@@ -392,9 +405,7 @@ impl Importer<'_, '_> {
             Ok(opened) => opened,
             Err(error) => {
                 self.walker.fail(&node.relative(), &error.to_string());
-                if node.role == Role::New {
-                    self.lost.push(node);
-                }
+                self.lost.push(node);
                 return Ok(());
             }
         };

@@ -29,7 +29,7 @@ pub(super) enum Role {
     Adopt,
     /// A directory that exists; entries are added to it.
     Merge,
-    /// A regular file that exists and gets new contents: its names, owner and properties stay.
+    /// A regular file that exists and gets new contents; its name and its inode stay.
     Replace,
 }
 
@@ -75,8 +75,8 @@ pub(super) enum Ready {
     Symlink(Node, Vec<u8>, SourceXattrs),
     /// A fifo, socket or device.
     Special(Node, SourceXattrs),
-    /// A regular file, and the directory that it is in.
-    File(Node, Arc<OwnedFd>),
+    /// A regular file; [`Walker::dir_of`] has the directory that it is in.
+    File(Node),
     /// A directory that existed: its entries were added.
     Merged,
     /// What could not be read, though its name is listed already.
@@ -85,6 +85,8 @@ pub(super) enum Ready {
 
 /// A directory that was there, and what it takes from the source's.
 pub(super) struct Merged {
+    /// Path of the source's from the top.
+    pub(super) relative: Vec<u8>,
     pub(super) ino: u64,
     pub(super) attributes: Attributes,
     pub(super) xattrs: SourceXattrs,
@@ -97,7 +99,7 @@ pub(super) struct Walker<'o> {
     pub(super) tree: u64,
     pub(super) queue: VecDeque<Node>,
     next_ino: u64,
-    /// Inode numbers of files with several names.
+    /// Inode numbers of files with several names, and how many names those have in the image.
     links: HashMap<((u32, u32), u64), (u64, u32)>,
     pub(super) extra_links: Vec<ExtraLink>,
     pub(super) failures: Vec<Failure>,
@@ -197,7 +199,13 @@ impl<'o> Walker<'o> {
         Ok(None)
     }
 
-    fn dir_of(&mut self, node: &Node) -> io::Result<Arc<OwnedFd>> {
+    /// The directory of the next entry.
+    pub(super) fn next_dir(&self) -> Option<*const SourceDir> {
+        self.queue.front().map(|node| Arc::as_ptr(&node.dir))
+    }
+
+    /// The directory that holds an entry. That of the last one that the walk gave is open.
+    pub(super) fn dir_of(&mut self, node: &Node) -> io::Result<Arc<OwnedFd>> {
         if let Some((dir, fd)) = &self.open
             && Arc::ptr_eq(dir, &node.dir)
         {
@@ -216,7 +224,7 @@ impl<'o> Walker<'o> {
             false => Ok(SourceXattrs::default()),
         };
         Ok(match node.stat.attributes.file_type() {
-            FileType::REG_FILE => Ok(Ready::File(node, fd)),
+            FileType::REG_FILE => Ok(Ready::File(node)),
             FileType::DIR => return self.read_directory(node, &fd, tx),
             FileType::SYMLINK => match (host::read_link(fd.as_fd(), &node.name), entry_xattrs(&node)) {
                 (Ok(target), Ok(xattrs)) => Ok(Ready::Symlink(node, target, xattrs)),
@@ -237,6 +245,8 @@ impl<'o> Walker<'o> {
             true => self.source.open_dir(&dir),
             false => host::open_subdir(parent.as_fd(), &node.name),
         };
+        // What a copy of its own finds when it is made: a directory gets flags and property of the source last.
+        let inherited = self.inherited(&node);
         let opened = fd.and_then(|fd| {
             let mut xattrs = SourceXattrs::default();
             if self.options.preserve.xattrs {
@@ -256,7 +266,6 @@ impl<'o> Walker<'o> {
             }
             Err(error) => return Ok(Err(error)),
         };
-        let inherited = self.inherited(&node, &xattrs);
         let mut listing = Listing::default();
         for name in names {
             let stat = match host::stat(fd.as_fd(), &name) {
@@ -280,7 +289,7 @@ impl<'o> Walker<'o> {
             }
         }
         if node.role == Role::Merge {
-            self.note_merged(node.ino, fd.as_fd(), &xattrs, tx);
+            self.note_merged(&node, fd.as_fd(), &xattrs, tx);
         }
         // In a chain of directories the next entry is in this one: no need to walk there again.
         if self.queue.front().is_some_and(|next| Arc::ptr_eq(&next.dir, &dir)) {
@@ -292,10 +301,10 @@ impl<'o> Walker<'o> {
         }))
     }
 
-    /// What the entries of a directory inherit: from its own property if it has one, else from what it inherited.
-    fn inherited(&self, node: &Node, xattrs: &SourceXattrs) -> Inherited {
-        let (flags, property) =
-            super::own_property(node.stat.attributes.flags, node.property.as_ref(), xattrs);
+    /// What the entries of a directory inherit: what it inherited, as cp(1) gives a directory the source's own flags and
+    /// property when its entries are there, and as an entry of the source need not have them.
+    fn inherited(&self, node: &Node) -> Inherited {
+        let (flags, property) = (node.stat.attributes.flags, node.property.clone());
         let group = node.stat.attributes.group_for_entries().filter(|_| !self.options.preserve.owner);
         let default_acl = node.default_acl.clone().filter(|_| !self.options.preserve.owner);
         Inherited { flags, property, group, default_acl }
@@ -359,9 +368,7 @@ impl<'o> Walker<'o> {
         inherited: &Inherited,
         tx: &Transaction<'_>,
     ) {
-        if self.options.preserve.links && stat.nlink > 1 && stat.attributes.file_type() != FileType::DIR {
-            self.links.insert((stat.device, stat.ino), (ino, 1));
-        }
+        self.note_link(&stat, ino, 1);
         self.settle_attributes(&mut stat.attributes, tx);
         let acls = stat.attributes.inherit_access(inherited);
         let property = stat.attributes.inherit(inherited);
@@ -379,9 +386,21 @@ impl<'o> Walker<'o> {
         });
     }
 
+    /// Whether other names of an entry may be met, and are to be names of one inode.
+    fn has_links(&self, stat: &Stat) -> bool {
+        self.options.preserve.links && stat.nlink > 1 && stat.attributes.file_type() != FileType::DIR
+    }
+
+    /// Notes that an entry is the inode `ino` in the image, which has `nlink` names there.
+    pub(super) fn note_link(&mut self, stat: &Stat, ino: u64, nlink: u32) {
+        if self.has_links(stat) {
+            self.links.insert((stat.device, stat.ino), (ino, nlink));
+        }
+    }
+
     /// The inode that an entry is another name of.
     pub(super) fn link_of(&mut self, stat: &Stat) -> Option<Result<u64, String>> {
-        if !self.options.preserve.links || stat.nlink < 2 || stat.attributes.file_type() == FileType::DIR {
+        if !self.has_links(stat) {
             return None;
         }
         let (ino, names) = self.links.get_mut(&(stat.device, stat.ino))?;

@@ -124,26 +124,36 @@ impl Worker<'_, '_> {
         let mut extents = Vec::new();
         if job.size == 0 {
             // Files in /proc have contents, whatever stat says.
-            let bytes = file.read_to_end()?;
-            match self.encoder.encode_inline(&bytes, decision, data) {
-                Some(inline) => extents.push(inline),
-                None => self.encode(0, &bytes, decision, data, &mut extents),
-            }
-            return Ok((extents, bytes.len() as u64));
+            let mut bytes = std::mem::take(&mut self.buf);
+            file.read_to_end(&mut bytes)?;
+            let size = self.whole(bytes, decision, data, &mut extents);
+            return Ok((extents, size));
         }
         let holes_count = job.may_have_holes && self.shared.sparse == Sparse::Auto;
         if job.size <= self.shared.format.sectorsize as u64 && !holes_count {
             let bytes = self.read(file, 0..job.size)?;
-            let size = bytes.len() as u64;
-            match self.encoder.encode_inline(&bytes, decision, data) {
-                Some(inline) => extents.push(inline),
-                None => self.encode(0, &bytes, decision, data, &mut extents),
-            }
-            self.buf = bytes;
+            let size = self.whole(bytes, decision, data, &mut extents);
             return Ok((extents, size));
         }
         let size = self.range(file, 0..job.size, job.may_have_holes, decision, data, &mut extents)?;
         Ok((extents, size))
+    }
+
+    /// Encodes all bytes of a file, inline if they fit so, and keeps their buffer. Says how many there are.
+    fn whole(
+        &mut self,
+        bytes: Vec<u8>,
+        decision: Decision,
+        data: &mut EncodedData,
+        extents: &mut Vec<EncodedExtent>,
+    ) -> u64 {
+        match self.encoder.encode_inline(&bytes, decision, data) {
+            Some(inline) => extents.push(inline),
+            None => self.encode(0, &bytes, decision, data, extents),
+        }
+        let size = bytes.len() as u64;
+        self.buf = bytes;
+        size
     }
 
     fn piece(

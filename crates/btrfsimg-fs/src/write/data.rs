@@ -159,7 +159,9 @@ fn create_extent(
     at: Logical,
     file_offset: u64,
 ) -> Result<()> {
-    debug_assert!(stored.len() as u64 <= EXTENT_MAX);
+    if stored.len() as u64 > EXTENT_MAX {
+        return Err(Error::Invalid(format!("an extent of {} bytes, at most {EXTENT_MAX}", stored.len())));
+    }
     let (sectorsize, width) = (tx.sectorsize() as usize, tx.csum_width());
     let csums = match owner.flags & inode_flags::NODATASUM {
         0 => &data.csums[stored.start / sectorsize * width..stored.end / sectorsize * width],

@@ -80,7 +80,7 @@ pub struct EncodedExtent {
     pub compression: u8,
     /// Whether it goes into the tree.
     pub inline: bool,
-    /// Its stored bytes, in [`EncodedData::data`].
+    /// Its stored bytes, in [`EncodedData::data`]; of an inline one in [`EncodedData::inline`].
     pub stored: Range<usize>,
 }
 
@@ -256,7 +256,9 @@ impl<'p> Encoder<'p> {
 
     /// Appends the stored bytes of a chunk. Says its compression code.
     fn encode_chunk(&mut self, chunk: &[u8], decision: Decision, out: &mut EncodedData) -> u8 {
+        // What is no more than a sector cannot take less.
         if let Decision::Try { method, heuristic } = decision
+            && chunk.len() > self.format.sectorsize
             && (!heuristic || heuristic::is_compressible(chunk))
         {
             let sectorsize = self.sectorsize_u32();

@@ -6,7 +6,7 @@ use btrfsimg_compress::{Algorithm, Property, PropertyChange};
 use btrfsimg_ondisk::{FileType, Key, KeyType, incompat, inode_flags, name_hash, write_dir_entry};
 
 use super::inode::{COMPRESSION_XATTR, Inherited, group_for_entries, xattr_fits};
-use super::names::{add_to_bucket, remove_from_bucket, update_inode};
+use super::names::{add_to_bucket, check_bucket, entry_len, remove_from_bucket, update_inode};
 use super::posix_acl::{Acl, DEFAULT_XATTR};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place};
@@ -15,7 +15,8 @@ use crate::txn::Transaction;
 /// Sets an xattr, or replaces its value.
 ///
 /// # Errors
-/// `Invalid` when name or value are too long for an item; as any change of a tree.
+/// `Invalid` when name or value are too long for an item, beside others with its hash: the old value stays then; as any
+/// change of a tree.
 pub fn set_xattr(tx: &mut Transaction<'_>, place: Place, name: &[u8], value: &[u8]) -> Result<()> {
     let nodesize = tx.nodesize() as usize;
     let shown = String::from_utf8_lossy(name).into_owned();
@@ -24,6 +25,8 @@ pub fn set_xattr(tx: &mut Transaction<'_>, place: Place, name: &[u8], value: &[u
         return Err(Error::Invalid(format!("xattr {shown}: name and value take more than {max} bytes")));
     }
     let (key, now, transid) = (xattr_key(place, name), tx.now(), tx.transid());
+    let old = lookup::xattr(tx, place, name)?.map_or(0, |old| entry_len(name) + old.len());
+    check_bucket(tx, place, key, name, (entry_len(name) + value.len()).saturating_sub(old))?;
     remove_from_bucket(tx, place, key, name)?;
     let mut entry = Vec::new();
     write_dir_entry(&mut entry, Key::MIN, transid, FileType::XATTR, name, value);
