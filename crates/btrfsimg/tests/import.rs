@@ -37,7 +37,9 @@ fn make_wide_and_deep(top: &Path) {
         fs::write(dir.join("file"), n.to_string()).unwrap();
         if n % 8 == 0 {
             fs::hard_link(dir.join("file"), dir.join("link")).unwrap();
-            fs::write(dir.join("large"), vec![7; 5000 * (n + 1)]).unwrap();
+        }
+        if n % 40 == 0 {
+            fs::write(dir.join("large"), vec![7; 1_100_000]).unwrap();
         }
     }
     let mut deep = top.to_owned();

@@ -212,10 +212,12 @@ impl<'c> Copier<'c> {
             // One that is another name of what was copied becomes a name of the copy.
             let is_linked = self.links.contains_key(&from);
             if self.options.existing.stays(there.mtime, inode.mtime) {
-                match self.options.existing {
-                    Existing::Update if is_linked => {}
-                    Existing::Update => return Ok(self.note_links(from, &inode, old)),
-                    Existing::Keep | Existing::Replace => return Ok(()),
+                let is_update = self.options.existing == Existing::Update;
+                if is_update && !is_linked {
+                    self.note_links(from, &inode, old);
+                }
+                if !is_update || !is_linked {
+                    return Ok(());
                 }
             }
             changeable(tx, old, true)?;

@@ -44,8 +44,8 @@ const PIECE: u64 = 1 << 20;
 const JOB_FILES: usize = 128;
 /// Entries that wait behind one job, at most.
 const JOB_NODES: usize = 1024;
-/// Directories of the source that all jobs together keep open, at most: half of what `ulimit -n 256` lets a process open.
-const OPEN_DIRS: usize = 128;
+/// Directories of one job, at most: each is open until all its files are read.
+const JOB_DIRS: usize = 16;
 
 /// The directory of an image into which a source goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -191,7 +191,7 @@ fn run_named(
     let pool = WorkspacePool::new(options.workers);
     let format = Format::of(tx);
     let shared = Shared { pool: &pool, format, sparse: options.sparse, policy: &options.compression };
-    let limit = (options.workers.max(1) * 3).min(OPEN_DIRS);
+    let limit = options.workers.max(1) * 3;
     let report: Result<Report> = std::thread::scope(|scope| {
         // Made in here, so that they go when this closure ends, however it ends: then the workers end.
         let (jobs, job_queue) = bounded(limit);
@@ -215,6 +215,7 @@ fn run_named(
             arrived: HashMap::new(),
             next_job: 0,
             limit,
+            open_files: host::open_files_limit() / 2,
             large: None,
             walked: false,
             lost: Vec::new(),
@@ -228,14 +229,25 @@ fn run_named(
 
 /// What waits for its turn to go into the image, in the order of the walk.
 enum Pending {
-    /// Entries, with the job that reads the regular files among them.
-    Nodes { job: Option<u64>, nodes: Vec<Ready> },
+    /// Entries, with the job that reads the regular files among them and keeps so many directories open.
+    Nodes { job: Option<u64>, nodes: Vec<Ready>, dirs: usize },
     /// A large file begins.
     LargeStart { node: Box<Node>, xattrs: SourceXattrs },
     /// A piece of it, whose bytes are expected to reach `end`.
     LargePiece { job: u64, end: u64 },
     /// It ends; it has this many bytes now.
     LargeEnd { size: u64 },
+}
+
+impl Pending {
+    /// What its job has open at most.
+    fn open_files(&self) -> usize {
+        match self {
+            Pending::Nodes { dirs, .. } => dirs + 1,
+            Pending::LargePiece { .. } => 1,
+            Pending::LargeStart { .. } | Pending::LargeEnd { .. } => 0,
+        }
+    }
 }
 
 /// A large file whose pieces are being handed out.
@@ -281,6 +293,9 @@ struct Importer<'i, 'v> {
     next_job: u64,
     /// Most that is pending: with it the memory of results is bounded, which wait while the first is slow.
     limit: usize,
+    /// Files and directories of the source that what is pending may keep open. Where jobs end does not depend on it, as
+    /// the image does not.
+    open_files: usize,
     large: Option<LargeFile>,
     walked: bool,
     /// Regular files that could not be read: the names of new ones go again.
@@ -318,7 +333,11 @@ impl Importer<'_, '_> {
     /// with it the image, would depend on when workers finish.
     fn may_schedule(&self) -> bool {
         let changes_image = self.large.is_none() && self.walker.next_changes_image();
-        self.pending.len() < self.limit && !self.walked && (self.pending.is_empty() || !changes_image)
+        let has_room = || {
+            let open: usize = self.pending.iter().map(Pending::open_files).sum();
+            self.pending.len() < self.limit && open + JOB_DIRS < self.open_files && !changes_image
+        };
+        !self.walked && (self.pending.is_empty() || has_room())
     }
 
     fn arrive(&mut self, result: Done) {
@@ -344,8 +363,7 @@ impl Importer<'_, '_> {
             if !nodes.is_empty() && self.walker.next_changes_image() {
                 break;
             }
-            if dirs == OPEN_DIRS / self.limit && self.walker.next_dir().is_some_and(|next| Some(next) != dir)
-            {
+            if dirs == JOB_DIRS && self.walker.next_dir().is_some_and(|next| Some(next) != dir) {
                 break;
             }
             let Some(ready) = self.walker.next(self.tx)? else {
@@ -367,7 +385,7 @@ impl Importer<'_, '_> {
         }
         if !nodes.is_empty() {
             let job = if files.is_empty() { None } else { Some(self.send(jobs, Job::Files(files))?) };
-            self.pending.push_back(Pending::Nodes { job, nodes });
+            self.pending.push_back(Pending::Nodes { job, nodes, dirs });
         }
         match large {
             Some(Ready::File(node)) => self.start_large(node),
