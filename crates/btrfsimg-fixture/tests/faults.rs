@@ -14,7 +14,7 @@ use std::sync::Arc;
 use btrfsimg_fixture::{Error, Fault, Kernel, Target, faults};
 use btrfsimg_fs::device::{Access, Device, FileDevice, OverlayDevice};
 use btrfsimg_fs::verify::{Finding, Options, verify};
-use btrfsimg_ondisk::{CsumType, Rule};
+use btrfsimg_ondisk::{CsumType, Rule, Severity};
 use btrfsimg_testkit::oracle::Oracle;
 use btrfsimg_testkit::{Mount, sparse};
 use common::Images;
@@ -137,6 +137,18 @@ fn every_rule_has_a_fault_and_every_fault_a_rule() {
     }
     let without: Vec<_> = Rule::all().filter(|r| !faults().any(|f| f.rule == r.id)).map(|r| r.id).collect();
     assert_eq!(without, [""; 0], "rules without a fault");
+}
+
+/// A rule whose every breach keeps a kernel from mounting or reading is one of those that kernels refuse. (SB-25 is about
+/// what is unfinished, not corrupt.)
+#[test]
+fn rules_are_as_grave_as_kernels_take_them() {
+    for rule in Rule::all().filter(|rule| rule.id != "SB-25") {
+        let mut of_rule = faults().filter(|f| f.rule == rule.id);
+        if of_rule.all(|f| f.kernel == Kernel::Refuses) {
+            assert_eq!(rule.severity, Severity::Refused, "{}", rule.id);
+        }
+    }
 }
 
 /// Reads everything below `top`, each directory once, whatever its name leads to; the first error.

@@ -117,15 +117,12 @@ fn check_roots(store: &BlockStore) -> Result<()> {
 /// The device's ranges behind the reserved one that no chunk is on.
 fn unallocated(store: &BlockStore, device_end: u64) -> Result<Vec<Range<u64>>> {
     let taken = store.chunks().device_extents(DevId(store.superblock().dev_item.devid.get()), device_end)?;
-    if let Some(range) = taken.first().filter(|range| range.start < RESERVED) {
-        let reason = format!("a chunk is at byte {} of the device, where boot loaders are", range.start);
-        return Err(Error::corrupt("DE-11", reason));
-    }
     let mut gaps = Vec::new();
+    // A chunk may begin below (DE-11): kernels use it all the same.
     let mut at = RESERVED;
     for range in taken {
         gaps.push(at..range.start);
-        at = range.end;
+        at = at.max(range.end);
     }
     gaps.push(at..device_end.max(at));
     gaps.retain(|gap| !gap.is_empty());

@@ -5,9 +5,13 @@
 
 mod damage;
 
-use btrfsimg_ondisk::{CsumType, Key, KeyType, Logical, Physical, SUPERBLOCK_LEN, Superblock, objectid};
+use btrfsimg_fs::verify::Options;
+use btrfsimg_ondisk::{
+    CsumType, Header, Key, KeyType, Logical, Physical, ROOT_ITEM_V0_LEN, SUPERBLOCK_LEN, Superblock,
+    TreeBlock, header_flags, objectid,
+};
 use damage::{Base, first};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes as _};
 
 fn inodes_and_names(base: &Base) {
     let (big, small) = (base.ino(b"big"), base.ino(b"small"));
@@ -133,6 +137,47 @@ fn mirrors(base: &Base) {
         other.replace_item(slot, &data);
         assert_eq!(base.rules(vec![base.places(other).swap_remove(mirror)]), ["DUP-01"]);
     }
+}
+
+/// Root items that lead to the same blocks do not make verify read them again.
+#[test]
+fn many_roots_of_one_tree_are_read_once() {
+    const ROOTS: u64 = 30;
+    let Some(base) = Base::with_nodes_of("16384") else { return };
+    let (sound, _) = base.reads();
+    let item_of = |tree| {
+        let (leaf, slot) = base.find(1, first(tree, KeyType::ROOT_ITEM));
+        assert_eq!(leaf.key(slot).objectid, tree);
+        let data = leaf.item(slot).data[..ROOT_ITEM_V0_LEN].to_vec();
+        (leaf, slot, data)
+    };
+    let (mut leaf, slot, data) = item_of(objectid::FREE_SPACE_TREE);
+    let keys = (1..=ROOTS).map(|n| Key::new(objectid::FREE_SPACE_TREE, KeyType::ROOT_ITEM, n));
+    leaf.insert_items(slot + 1, keys.map(|key| (key, &data[..])));
+    let (reads, _) = base.reads_with(base.places(leaf));
+    assert!(reads <= sound + 4, "{reads} reads, {sound} in the sound image");
+
+    // A log of as many subvolumes, each with the top level's blocks.
+    let (_, _, data) = item_of(objectid::FS_TREE);
+    let sb = *base.store.superblock();
+    let chunk = base.store.chunks().lookup(Logical(sb.root.get())).unwrap();
+    let at = Logical(chunk.end() - (1 << 20));
+    let like = base.find(1, first(objectid::FS_TREE, KeyType::ROOT_ITEM)).0;
+    let (fsid, uuid, generation) =
+        (like.header().fsid, like.header().chunk_tree_uuid, sb.generation.get() + 1);
+    let header = TreeBlock::new_header(at, 0, objectid::TREE_LOG, generation, fsid, uuid);
+    let header = Header { flags: (header.flags.get() | header_flags::WRITTEN).into(), ..header };
+    let mut log = TreeBlock::empty(16384, &header);
+    let keys = (0..ROOTS).map(|n| Key::new(objectid::TREE_LOG, KeyType::ROOT_ITEM, 256 + n));
+    log.insert_items(0, keys.map(|key| (key, &data[..])));
+    let mut patches = base.places(log);
+    let logged = Superblock { log_root: at.0.into(), ..sb };
+    let sealed = logged.sealed_for(Physical(65536), CsumType::Crc32c);
+    patches.push((65536, sealed.as_bytes().to_vec()));
+    let (findings, _) = base.findings(patches.clone(), &Options::new());
+    assert!(findings.iter().any(|f| f.rule.0 == "LOG-02"), "the log is read");
+    let (reads, blocks) = base.reads_with(patches);
+    assert!(reads <= sound + 2 * blocks, "{reads} reads, {sound} in the sound image of {blocks} blocks");
 }
 
 #[test]

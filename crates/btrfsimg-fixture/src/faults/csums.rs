@@ -52,6 +52,14 @@ super::table! {
         let data = vec![0; image.ctx().csum.width()];
         image.append(objectid::CSUM_TREE, |last| Key { offset: 1 << 50, ..last }, &data).map(|s| s.map(drop))
     };
+    "csum-end-overflow": "CS-05", kernel reads, check misses,
+    "adds an item of two checksums for the last sector of 64 bits", needs "a checksum item, and room behind the last",
+    |image, _| {
+        let data = vec![0; 2 * image.ctx().csum.width()];
+        let last_sector = 0u64.wrapping_sub(image.sector());
+        let key = |last: Key| Key { offset: last_sector, ..last };
+        image.append(objectid::CSUM_TREE, key, &data).map(|s| s.map(drop))
+    };
     "csum-missing": "CS-06", kernel refuses, check names,
     "removes the checksum of the first sector of an item", needs "a checksum item of two sectors",
     |image, target| {

@@ -7,7 +7,7 @@ use btrfsimg_ondisk::{
     compat_ro, objectid,
 };
 
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::{chunks, in_tree, some};
 use crate::error::Found;
@@ -33,6 +33,17 @@ super::table! {
     "dev-item-devid": "DEV-03", kernel refuses, check names,
     "gives a device item another device's number", needs "a device item",
     |image, target| device(image, target, |d| d.devid += 1);
+    "dev-item-second": "SB-14", kernel refuses, check names,
+    "adds the item of a second device", needs "a device item, and room in its leaf",
+    |image, target| {
+        let spot = some!(in_tree(image, target, DEVICE, |_| true)?);
+        let mut second: DevItem = some!(image.get(&spot, 0)?);
+        second.devid += 1;
+        second.uuid[0] ^= 1;
+        (second.total_bytes, second.bytes_used) = (0.into(), 0.into());
+        let key = Key { offset: spot.key.offset + 1, ..spot.key };
+        image.insert(spot.tree, key, second.as_bytes()).map(|s| s.map(drop))
+    };
     "dev-item-bytes-used-large": "DEV-04", kernel refuses, check names,
     "makes more of a device be in use than it has", needs "a device item",
     |image, target| device(image, target, |d| d.bytes_used = d.total_bytes + 4096);
@@ -112,6 +123,22 @@ super::table! {
         let spot = some!(in_tree(image, target, DEV_EXTENT, |_| true)?);
         image.remove(&spot)
     };
+    "chunk-stripes-same-place": "DE-09", kernel refuses, check misses,
+    "puts both stripes of a chunk at one place, without the second's device extent", needs "a metadata chunk of two stripes",
+    |image, target| {
+        let spot = some!(in_tree(image, target, (objectid::CHUNK_TREE, KeyType::CHUNK_ITEM), |i| {
+            i.data[24] == (bg::METADATA | bg::DUP).to_le_bytes()[0]
+        })?);
+        let (first, second) = (size_of::<ChunkItem>(), size_of::<ChunkItem>() + size_of::<Stripe>());
+        let (keep, lose): (Stripe, Stripe) = (some!(image.get(&spot, first)?), some!(image.get(&spot, second)?));
+        let key = Key::new(lose.devid.get(), KeyType::DEV_EXTENT, lose.offset.get());
+        let extent = some!(image.find_key(objectid::DEV_TREE, key)?);
+        let length = some!(image.get::<DevExtent>(&extent, 0)?).length;
+        some!(image.remove(&extent)?);
+        some!(image.edit_at::<Stripe>(&spot, second, |s| s.offset = keep.offset)?);
+        some!(device(image, &Target::Any, |d| d.bytes_used -= length)?);
+        image.edit_supers(|sb| sb.dev_item.bytes_used -= length).map(Some)
+    };
     "dev-extent-beyond-device": "DE-10", kernel refuses, check names,
     "makes the device end inside its last extent", needs "a last device extent",
     |image, _| {
@@ -190,6 +217,12 @@ fn groups(image: &Image) -> u64 {
 
 fn group(image: &Image, target: &Target) -> Found<Spot> {
     in_tree(image, target, (groups(image), KeyType::BLOCK_GROUP_ITEM), |_| true)
+}
+
+/// The block group that starts at `start`.
+pub(super) fn group_at(image: &Image, start: u64) -> Found<Spot> {
+    let tree = (groups(image), KeyType::BLOCK_GROUP_ITEM);
+    in_tree(image, &Target::Any, tree, |i| i.key.objectid == start)
 }
 
 pub(super) fn data_group(image: &Image, target: &Target) -> Found<Spot> {

@@ -235,6 +235,24 @@ super::table! {
         let back = BackRef::Data { root: objectid::FS_TREE, objectid: 1 << 20, offset: 0 };
         data_item(image, gap.start, image.sector(), back)
     };
+    "extent-refs-zero": "XR-04", kernel reads, check names,
+    "leaves the extent item of what a file used, with no reference", needs "an uncompressed file extent that nothing shares",
+    |image, target| {
+        let spot = some!(super::file_extents::regular(image, target, |e| e.compression == 0)?);
+        let inode = some!(image.find_key(spot.tree, Key::new(spot.key.objectid, KeyType::INODE_ITEM, 0))?);
+        let range: FileExtentRange = some!(image.get(&spot, btrfsimg_ondisk::FILE_EXTENT_INLINE_HEAD_LEN)?);
+        let item = some!(data(image, &Target::Any, |i| i.key.objectid == range.disk_bytenr.get())?);
+        let head: ExtentItem = some!(image.get(&item, 0)?);
+        if head.refs != 1 {
+            return Ok(None);
+        }
+        some!(image.edit_at::<FileExtentRange>(&spot, btrfsimg_ondisk::FILE_EXTENT_INLINE_HEAD_LEN, |r| {
+            (r.disk_bytenr, r.disk_num_bytes, r.offset) = (0.into(), 0.into(), 0.into());
+        })?);
+        some!(image.edit::<InodeItem>(&inode, |i| i.nbytes -= range.num_bytes)?);
+        some!(image.edit_bytes(&item, |data| data.truncate(INLINE))?);
+        image.edit::<ExtentItem>(&item, |e| e.refs = 0.into())
+    };
     "tree-block-in-data-group": "XR-05", kernel reads, check names,
     "moves the device tree's root into a data block group", needs "a device tree, and free data space",
     |image, _| {
@@ -251,6 +269,18 @@ super::table! {
         let chunk = some!(chunks::chunk(image, &Target::Key(key))?);
         some!(image.edit::<BlockGroupItem>(&group, |g| g.flags ^= bg::DATA | bg::METADATA)?);
         image.edit::<ChunkItem>(&chunk, |c| c.flags ^= bg::DATA | bg::METADATA)
+    };
+    "block-group-system": "XR-05", kernel reads, check names,
+    "makes a metadata block group and its chunk hold the chunk tree", needs "a metadata block group",
+    |image, _| {
+        let start = image.superblock().root.get();
+        let chunk = image.store().chunks().lookup(Logical(start));
+        let start = some!(chunk.filter(|c| c.flags & bg::TYPE_MASK == bg::METADATA)).start.0;
+        let group = some!(devices::group_at(image, start)?);
+        let key = Key::new(objectid::FIRST_CHUNK_TREE, KeyType::CHUNK_ITEM, start);
+        let chunk = some!(chunks::chunk(image, &Target::Key(key))?);
+        some!(image.edit::<BlockGroupItem>(&group, |g| g.flags ^= bg::METADATA | bg::SYSTEM)?);
+        image.edit::<ChunkItem>(&chunk, |c| c.flags ^= bg::METADATA | bg::SYSTEM)
     };
     "extent-beyond-block-group": "XR-06", kernel reads, check names,
     "preallocates space that crosses the end of a block group", needs "free space at the end of a data block group",

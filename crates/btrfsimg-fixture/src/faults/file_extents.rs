@@ -104,6 +104,23 @@ super::table! {
         let spot = some!(regular(image, target, |e| e.compression == 0)?);
         image.edit_at::<FileExtentRange>(&spot, RANGE, |r| r.offset = r.disk_num_bytes)
     };
+    "hole-ram-bytes": "FE-15", kernel reads, check names,
+    "takes the length in memory from a hole", needs "a hole in an image without NO_HOLES",
+    |image, target| {
+        let spot = some!(extent(image, target, |_, e| {
+            matches!(e.kind, FileExtentKind::Regular(_)) && e.disk_extent().is_none()
+        })?);
+        image.edit::<FileExtentHead>(&spot, |e| e.ram_bytes = 0.into())
+    };
+    "file-extent-ram-bytes-short": "FE-15", kernel reads, check names,
+    "makes an extent shorter in memory than what a file shows of it", needs "an uncompressed file extent",
+    |image, target| {
+        let sector = image.sector();
+        let spot = some!(regular(image, target, |e| e.compression == 0)?);
+        let range: FileExtentRange = some!(image.get(&spot, RANGE)?);
+        let short = range.offset.get() + range.num_bytes.get() - sector;
+        image.edit::<FileExtentHead>(&spot, |e| e.ram_bytes = short.into())
+    };
     "file-extent-prealloc-compressed": "FE-16", kernel refuses, check names,
     "says that a preallocated extent is compressed", needs "a preallocated extent",
     |image, target| {

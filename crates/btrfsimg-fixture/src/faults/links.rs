@@ -34,6 +34,16 @@ super::table! {
         })?);
         image.remove(&spot)
     };
+    "inode-ref-itself": "LK-02", kernel reads, check names,
+    "makes the only name of a file one in itself, as a root directory has it", needs "a file with one name",
+    |image, target| {
+        let spot = some!(inode(image, target, |i| kind(i) == S_IFREG && i.nlink == 1)?);
+        some!(unlink(image, &spot)?);
+        let mut reference = Vec::new();
+        write_inode_ref(&mut reference, 0, b"..");
+        let key = Key::new(spot.key.objectid, KeyType::INODE_REF, spot.key.objectid);
+        image.insert(spot.tree, key, &reference).map(|s| s.map(drop))
+    };
     "inode-ref-index": "LK-02", kernel reads, check names,
     "gives the reference of a name another index than its directory", needs "an inode",
     |image, target| {
@@ -57,6 +67,12 @@ super::table! {
     |image, target| {
         let spot = some!(in_subvolumes(image, target, KeyType::DIR_INDEX, |i| i.data[29] == FileType::REG_FILE.0)?);
         image.edit_at::<u8>(&spot, 29, |b| *b = FileType::FIFO.0)
+    };
+    "subvolume-entry-type": "LK-03", kernel reads, check names,
+    "gives a subvolume's entry in a directory's index the type of a file", needs "an entry of a subvolume",
+    |image, target| {
+        let spot = some!(in_subvolumes(image, target, KeyType::DIR_INDEX, |i| i.data[8] == KeyType::ROOT_ITEM.0)?);
+        image.edit_at::<u8>(&spot, 29, |b| *b = FileType::REG_FILE.0)
     };
     "dir-size": "LK-04", kernel reads, check names,
     "makes a directory's size two more than its names", needs "a directory below the root",

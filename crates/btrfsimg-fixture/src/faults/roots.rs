@@ -1,6 +1,9 @@
 //! ROOT-, QG-: root items, subvolumes, quota groups.
 
-use btrfsimg_ondisk::{DiskKey, InodeItem, Key, KeyType, QgroupInfo, RootItem, objectid, root_flags};
+use btrfsimg_ondisk::{
+    DiskKey, FileType, InodeItem, Key, KeyType, QgroupInfo, RootItem, name_hash, objectid, root_flags,
+    write_dir_entry,
+};
 use zerocopy::IntoBytes;
 
 use super::{S_IFREG, in_subvolumes, in_tree, some};
@@ -15,6 +18,14 @@ super::table! {
         let spot = some!(subvolume(image, target)?);
         let data = image.item(&spot)?;
         let key = Key::new(objectid::TREE_RELOC, KeyType::ROOT_ITEM, 0);
+        image.insert(objectid::ROOT_TREE, key, &data).map(|s| s.map(drop))
+    };
+    "root-item-reloc-tree": "ROOT-01", kernel refuses, check names,
+    "adds a relocation tree of the chunk tree", needs "room in the root tree",
+    |image, target| {
+        let spot = some!(subvolume(image, target)?);
+        let data = image.item(&spot)?;
+        let key = Key::new(objectid::TREE_RELOC, KeyType::ROOT_ITEM, objectid::CHUNK_TREE);
         image.insert(objectid::ROOT_TREE, key, &data).map(|s| s.map(drop))
     };
     "root-item-size": "ROOT-02", kernel refuses, check misses,
@@ -46,6 +57,14 @@ super::table! {
     "root-tree-missing": "ROOT-09", kernel refuses, check names,
     "removes the root item of the checksum tree", needs "a checksum tree",
     |image, _| image.remove_key(objectid::ROOT_TREE, Key::new(objectid::CSUM_TREE, KeyType::ROOT_ITEM, 0));
+    "root-item-second": "ROOT-09", kernel reads, check names,
+    "adds a second root item of the UUID tree, at another key", needs "a UUID tree, and room in the root tree",
+    |image, _| {
+        let key = Key::new(objectid::UUID_TREE, KeyType::ROOT_ITEM, 0);
+        let spot = some!(image.find_key(objectid::ROOT_TREE, key)?);
+        let data = image.item(&spot)?;
+        image.insert(objectid::ROOT_TREE, Key { offset: 1, ..key }, &data).map(|s| s.map(drop))
+    };
     "subvolume-backref-missing": "ROOT-10", kernel reads, check names,
     "removes the back reference of a subvolume", needs "a subvolume below the top level",
     |image, target| {
@@ -59,6 +78,17 @@ super::table! {
         let root = (objectid::ROOT_TREE, KeyType::ROOT_REF);
         let spot = some!(in_tree(image, target, root, |_| true)?);
         image.remove(&spot)
+    };
+    "subvolume-ref-name-long": "LEAF-10", kernel refuses, check names,
+    "gives the forward reference of a subvolume a name of 256 bytes", needs "a subvolume below the top level, and room in the root tree",
+    |image, target| {
+        let root = (objectid::ROOT_TREE, KeyType::ROOT_REF);
+        let head = size_of::<btrfsimg_ondisk::RootRefHead>();
+        let spot = some!(in_tree(image, target, root, |i| i.has_room(256))?);
+        image.edit_bytes(&spot, |data| {
+            data.resize(head + 256, b'x');
+            data[head - 2..head].copy_from_slice(&256u16.to_le_bytes());
+        })
     };
     "subvolume-ref-dirid": "ROOT-10", kernel reads, check names,
     "makes the forward reference of a subvolume name another directory", needs "a subvolume below the top level",
@@ -117,6 +147,18 @@ super::table! {
                 && RootItem::parse(i.data).is_some_and(|r| r.flags & root_flags::RDONLY == 0)
         })?);
         image.edit::<RootItem>(&spot, |r| r.received_uuid = [7; 16])
+    };
+    "subvolume-entry-dangling": "ROOT-16", kernel reads, check misses,
+    "adds an entry of a subvolume that does not exist to the top level", needs "room in the first leaf of the top level",
+    |image, _| {
+        let (tree, dir, name, index) = (objectid::FS_TREE, objectid::FIRST_FREE, b"gone", 70_000);
+        let mut entry = Vec::new();
+        let location = Key::new(70_000, KeyType::ROOT_ITEM, u64::MAX);
+        write_dir_entry(&mut entry, location, 1, FileType::DIR, name, b"");
+        some!(image.insert(tree, Key::new(dir, KeyType::DIR_ITEM, name_hash(name)), &entry)?);
+        some!(image.insert(tree, Key::new(dir, KeyType::DIR_INDEX, index), &entry)?);
+        let root = some!(image.find_key(tree, Key::new(dir, KeyType::INODE_ITEM, 0))?);
+        image.edit::<InodeItem>(&root, |i| i.size += 2 * name.len() as u64)
     };
     "qgroup-rfer": "QG-01", kernel reads, check names,
     "makes a quota group refer to a sector more than it does", needs "quotas",

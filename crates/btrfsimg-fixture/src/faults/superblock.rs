@@ -77,6 +77,19 @@ super::table! {
     |image, _| supers(image, |sb| {
         sb.sys_chunk_array[17 + 24] ^= (block_group_flags::SYSTEM | block_group_flags::METADATA).to_le_bytes()[0];
     });
+    "super-sys-chunk-length": "SB-15", kernel refuses, check misses,
+    "makes the first chunk of the system chunk array shorter than its item in the chunk tree", needs "a superblock",
+    |image, _| sys_chunk_field(image, 0, |length| length - STRIPE_LEN);
+    "super-sys-chunk-stripe": "SB-15", kernel refuses, check misses,
+    "moves the second stripe of the first chunk of the system chunk array", needs "a system chunk of two stripes",
+    |image, _| {
+        let stripes = image.superblock().sys_chunk_array[17 + 44];
+        if stripes != 2 {
+            return Ok(None);
+        }
+        // Behind the chunk's fixed part and a stripe; after a devid.
+        sys_chunk_field(image, 48 + 32 + 8, |offset| offset + STRIPE_LEN)
+    };
     "super-incompat-unknown": "SB-16", kernel refuses, check names,
     "sets an incompatible feature that nothing knows", needs "a superblock",
     |image, _| supers(image, |sb| sb.incompat_flags |= 1 << 40);
@@ -111,6 +124,12 @@ super::table! {
     |image, _| {
         let at = *some!(image.superblock_copies()?.get(1));
         image.edit_super(at, |sb| sb.generation -= 1).map(Some)
+    };
+    "super-copy-newer": "SB-23", kernel reads, check misses,
+    "makes the second superblock a generation newer", needs "a second copy of the superblock",
+    |image, _| {
+        let at = *some!(image.superblock_copies()?.get(1));
+        image.edit_super(at, |sb| sb.generation += 1).map(Some)
     };
     "super-copy-checksum": "SB-23", kernel reads, check misses,
     "changes the checksum of the second superblock", needs "a second copy of the superblock",
@@ -148,6 +167,16 @@ fn log(image: &mut Image, at: Logical) -> Found<()> {
     let header = Header { flags: (header.flags.get() | header_flags::WRITTEN).into(), ..header };
     image.put_block(at, TreeBlock::empty(image.ctx().nodesize, &header));
     supers(image, |sb| (sb.log_root, sb.log_root_level) = (at.0.into(), 0))
+}
+
+/// Changes a number at byte `at` of the first chunk of the system chunk array, behind its key of 17 bytes.
+fn sys_chunk_field(image: &mut Image, at: usize, edit: impl Fn(u64) -> u64) -> Found<()> {
+    supers(image, |sb| {
+        let field = &mut sb.sys_chunk_array[17 + at..17 + at + 8];
+        let mut number = [0; 8];
+        number.copy_from_slice(field);
+        field.copy_from_slice(&edit(u64::from_le_bytes(number)).to_le_bytes());
+    })
 }
 
 fn supers(image: &mut Image, edit: impl Fn(&mut Superblock)) -> Found<()> {

@@ -183,12 +183,17 @@ impl<'a> Walker<'a> {
         if self.shared.options.salvage {
             // Each name stands in two places: what is lost in one may be in the other.
             let names: HashSet<Vec<u8>> = out.iter().map(|(name, ..)| name.clone()).collect();
-            lookup::entries_by_hash(self.shared.fs, dir, |entry| {
+            let by_hash = lookup::entries_by_hash(self.shared.fs, dir, |entry| {
                 out.extend(
                     entry.ok().filter(|e| !names.contains(e.name)).and_then(|e| self.found(dir, &e).ok()),
                 );
                 Ok(true)
-            })?;
+            });
+            // What was found stays found, whatever ended the one walk or the other.
+            if let Err(e) = listed.and(by_hash) {
+                self.shared.fail(&path.path(), e);
+            }
+            return Ok(out);
         }
         listed.map(|()| out)
     }

@@ -2,14 +2,15 @@
 
 use btrfsimg_ondisk::block_group_flags as bg;
 use btrfsimg_ondisk::{
-    BlockContext, DevExtent, DevItem, Item, KeyType, Logical, SysChunk, Uuid, compat_ro, objectid, sys_chunks,
+    BlockContext, DevExtent, DevItem, Item, KeyType, Logical, Stripe, SysChunk, Uuid, compat_ro, objectid,
+    sys_chunks,
 };
 use zerocopy::FromBytes;
 
 use super::extents::Group;
 use super::finding::{Findings, Place};
 use super::image::{Block, Image};
-use crate::chunk_map::Chunk;
+use crate::chunk_map::{Chunk, ChunkMap};
 
 /// What the chunk tree holds.
 #[derive(Default)]
@@ -52,12 +53,52 @@ impl DeviceExtent {
     }
 }
 
-/// SB-20, SB-22, DEV-06, DEV-07: devices against the superblock and the file.
+/// SB-15: what the superblock's array says of its chunks, `mapped`, is what the chunk tree says. Kernels go by the array.
+pub(super) fn judge_system_chunks(mapped: &ChunkMap, tree: &ChunkTree, whole: bool, findings: &mut Findings) {
+    for chunk in mapped.iter() {
+        let place = Place::extent(chunk.start.0);
+        let Some(item) = tree.chunks.iter().find(|c| c.start == chunk.start) else {
+            if whole {
+                let reason = format!("system chunk array: chunk {} is not in the chunk tree", chunk.start);
+                findings.add("SB-15", place, reason);
+            }
+            continue;
+        };
+        let fields = |c: &Chunk| (c.length, c.flags, c.item.stripe_len.get());
+        let stripes = |c: &Chunk| c.stripes.iter().map(|s| (s.devid, s.offset)).collect::<Vec<_>>();
+        if fields(chunk) != fields(item) {
+            let ((length, flags, stripe_len), (length_2, flags_2, stripe_len_2)) =
+                (fields(chunk), fields(item));
+            let reason = format!(
+                "system chunk array: chunk {}, have length {length} {} stripe_len {stripe_len} expect length {length_2} {} stripe_len {stripe_len_2}",
+                chunk.start,
+                bg::describe(flags),
+                bg::describe(flags_2)
+            );
+            findings.add("SB-15", place, reason);
+        } else if stripes(chunk) != stripes(item) {
+            let shown = |c: &Chunk| {
+                let one = |s: &Stripe| format!("{}:{}", s.devid, s.offset);
+                c.stripes.iter().map(one).collect::<Vec<_>>().join(",")
+            };
+            let (have, expect) = (shown(chunk), shown(item));
+            let reason =
+                format!("system chunk array: stripes of chunk {}, have {have} expect {expect}", chunk.start);
+            findings.add("SB-15", place, reason);
+        }
+    }
+}
+
+/// SB-14, SB-20, SB-22, DEV-06, DEV-07: devices against the superblock and the file.
 pub(super) fn judge_devices(image: &Image<'_>, tree: &ChunkTree, findings: &mut Findings) {
     let sb = &image.superblock;
     let sector = image.ctx.sectorsize;
     let sum = tree.devices.iter().fold(0u64, |s, d| s.saturating_add(d.total_bytes.get()));
     let place = || Place::tree(objectid::CHUNK_TREE);
+    if tree.devices.len() as u64 > sb.num_devices.get() {
+        let (have, expect) = (tree.devices.len(), sb.num_devices);
+        findings.add("SB-14", place(), format!("device items, have {have} expect {expect}"));
+    }
     if sb.total_bytes != sum || !sum.is_multiple_of(sector) {
         let reason = format!(
             "superblock total_bytes, have {} expect {sum} (sum of the devices, sector aligned)",
@@ -128,8 +169,26 @@ pub(super) fn judge_device_extents(
     for extent in extents {
         judge_device_extent(image, tree, extent, findings);
     }
+    // Inside a leaf the tree checker named it.
+    for pair in extents.windows(2) {
+        let (a, b) = (&pair[0], &pair[1]);
+        let end = a.physical.saturating_add(a.length);
+        if a.devid == b.devid && end > b.physical && a.place.logical != b.place.logical {
+            let reason =
+                format!("device extent overlaps the next, have end {end} expect at most {}", b.physical);
+            findings.add("DE-04", a.place.clone(), reason);
+        }
+    }
     for chunk in image.chunks.iter() {
-        for stripe in &chunk.stripes {
+        for (nth, stripe) in chunk.stripes.iter().enumerate() {
+            if chunk.stripes[..nth].iter().any(|s| (s.devid, s.offset) == (stripe.devid, stripe.offset)) {
+                let reason = format!(
+                    "two stripes of chunk {} at {} of device {}",
+                    chunk.start, stripe.offset, stripe.devid
+                );
+                findings.add("DE-09", Place::extent(chunk.start.0), reason);
+                continue;
+            }
             let key = (stripe.devid.get(), stripe.offset.get());
             let found = extents.binary_search_by_key(&key, |e| (e.devid, e.physical));
             if found.is_err() {

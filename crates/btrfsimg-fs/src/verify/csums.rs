@@ -120,7 +120,9 @@ fn judge_piece(image: &Image<'_>, at: Logical, csums: &[u8], bytes: &AtomicU64, 
         if len > sector {
             // The piece may lie across two chunks.
             for (i, csum) in csums.chunks_exact(width).enumerate() {
-                judge_piece(image, Logical(at.0 + i as u64 * sector), csum, bytes, findings);
+                // What wraps around is CS-05's.
+                let Some(at) = at.0.checked_add(i as u64 * sector) else { return };
+                judge_piece(image, Logical(at), csum, bytes, findings);
             }
         }
         return;

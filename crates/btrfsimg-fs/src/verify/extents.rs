@@ -150,7 +150,8 @@ const NAMED: usize = 1000;
 
 /// XR-02, XR-04: what the extent tree lists and what the trees use is the same.
 pub(super) fn judge_users(image: &Image<'_>, roots: &RootTree, usage: &Usage, findings: &mut Findings) {
-    let odd: Vec<&Extent> = usage.extents.iter().filter(|e| !e.is_balanced()).collect();
+    let is_odd = |e: &&Extent| !e.is_balanced() || !e.has(bit::USED);
+    let odd: Vec<&Extent> = usage.extents.iter().filter(is_odd).collect();
     if odd.is_empty() {
         return;
     }
@@ -160,7 +161,8 @@ pub(super) fn judge_users(image: &Image<'_>, roots: &RootTree, usage: &Usage, fi
     for extent in odd {
         let kind = if extent.has(bit::DATA) { "data extent" } else { "tree block" };
         let (place, len) = (Place::extent(extent.start), extent.len);
-        let refs = differences.get(&extent.start).map_or(String::new(), users::describe);
+        let refs = differences.get(&extent.start).filter(|refs| !refs.is_empty());
+        let refs = refs.map_or("no reference is listed".to_owned(), users::describe);
         if extent.has(bit::USED) {
             findings.add("XR-02", place, format!("{kind} of length {len}: reference {refs}"));
         } else {
@@ -203,9 +205,14 @@ fn judge_place(image: &Image<'_>, extent: &Extent, group: &Group, findings: &mut
         );
         findings.add("XR-06", place(), reason);
     }
-    let fits = if extent.has(bit::DATA) { bg::DATA } else { bg::METADATA | bg::SYSTEM };
+    let (fits, kind) = match (extent.has(bit::DATA), extent.has(bit::CHUNK_TREE)) {
+        (true, _) => (bg::DATA, "data"),
+        (false, true) => (bg::SYSTEM, "block of the chunk tree"),
+        // What nothing uses may have been a block of any tree.
+        (false, false) if !extent.has(bit::USED) => (bg::METADATA | bg::SYSTEM, "tree block"),
+        (false, false) => (bg::METADATA, "tree block"),
+    };
     if group.flags & fits == 0 {
-        let kind = if extent.has(bit::DATA) { "data" } else { "tree block" };
         findings.add("XR-05", place(), format!("{kind} in a {} block group", bg::describe(group.flags)));
     }
     let offset = extent.start.wrapping_sub(group.start) % STRIPE_LEN;

@@ -133,7 +133,8 @@ impl Inode {
         for r in refs.into_iter().flatten() {
             self.names += 1;
             self.parent = r.parent;
-            if self.ino == r.parent {
+            // Of another inode it is a name like any other, in a directory that has no such entry.
+            if self.ino == r.parent && self.ino == objectid::FIRST_FREE {
                 if r.name != b".." || r.index != 0 {
                     let place = Place::inode(subvolume.tree, self.ino);
                     seen.findings.add(
@@ -157,6 +158,12 @@ impl Inode {
             self.name_bytes += entry.name.len() as u64;
             seen.sums.entry(subvolume.usage.hasher, self.ino, index, &entry);
             if entry.is_subvolume() {
+                if entry.file_type != FileType::DIR {
+                    let (name, have) = (entry.name.escape_ascii(), entry.file_type.0);
+                    let reason =
+                        format!("type of the subvolume '{name}', have {have} expect {}", FileType::DIR.0);
+                    seen.findings.add("LK-03", spot.place(subvolume.tree), reason);
+                }
                 seen.entries.push(SubvolumeEntry {
                     dir: self.ino,
                     name: entry.name.to_vec(),
@@ -275,7 +282,8 @@ impl Inode {
 
     /// Names that have entries: all but the root directory's "..".
     fn linked_names(&self) -> u64 {
-        if self.ino == self.parent { self.names.saturating_sub(1) } else { self.names }
+        let is_root = self.ino == self.parent && self.ino == objectid::FIRST_FREE;
+        if is_root { self.names.saturating_sub(1) } else { self.names }
     }
 
     fn judge_dir(&self, item: &InodeItem, subvolume: &Subvolume<'_>, findings: &mut Findings) {
@@ -334,7 +342,7 @@ impl Inode {
             let reason = format!("file extent discount, no extent from {gap}, size {size}");
             findings.add("FE-23", Place::inode(tree, self.ino), reason);
         }
-        if let Some(spot) = self.beyond.filter(|s| s.key.offset >= size && size > 0) {
+        if let Some(spot) = self.beyond.filter(|s| s.key.offset >= size) {
             findings.add("LK-10", spot.place(tree), format!("data beyond the file's end {size}"));
         }
     }

@@ -5,9 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use btrfsimg_ondisk::{
-    BlockContext, COMPRESSION_NONE, FileExtent, FileExtentKind, InodeItem, KeyType, Logical, RootItem,
+    BlockContext, COMPRESSION_NONE, FileExtent, FileExtentKind, InodeItem, Key, KeyType, Logical, RootItem,
     block_group_flags as bg, inode_flags, objectid,
 };
+use rustc_hash::FxHashSet;
 use zerocopy::FromBytes;
 
 use super::csums::Csums;
@@ -16,7 +17,8 @@ use super::finding::{Findings, Place};
 use super::image::{Block, Image};
 use super::roots::RootTree;
 use super::usage::Usage;
-use super::walk::{Tree, Users, Walk};
+use super::users::once;
+use super::walk::{Part, Tree, Users, Walk};
 
 /// Walks the log trees; every rule of one block holds for them too.
 pub(super) fn judge(
@@ -28,7 +30,8 @@ pub(super) fn judge(
     findings: &mut Findings,
 ) {
     let sb = &image.superblock;
-    let met = Mutex::new(Vec::new());
+    let (met, entered) = (Mutex::new(Vec::new()), Mutex::new(FxHashSet::default()));
+    let known = once(&entered);
     // The log is written by the transaction after the committed one.
     let top = Tree {
         id: objectid::TREE_LOG,
@@ -37,7 +40,7 @@ pub(super) fn judge(
         generation: sb.generation.get().saturating_add(1),
         drop: None,
     };
-    let walk = Walk::new(image, top, Users::Log(&met), blocks);
+    let walk = Walk::new(image, top, Users::Log(&met), blocks).knowing(&known);
     let walked = walk.run(|logs: &mut Vec<(u64, RootItem, Place)>, block, _, _| {
         block.for_each_item(&image.ctx, |slot, item| {
             if item.key.key_type == KeyType::ROOT_ITEM
@@ -53,7 +56,7 @@ pub(super) fn judge(
         if !objectid::is_fs_tree(subvolume) || roots.find(subvolume).is_none() {
             findings.add(
                 "LOG-02",
-                place,
+                place.clone(),
                 format!("log of a subvolume that does not exist, have {subvolume}"),
             );
         }
@@ -63,12 +66,16 @@ pub(super) fn judge(
             generation: root.generation.get(),
             ..top
         };
-        let walk = Walk::new(image, tree, Users::Log(&met), blocks);
-        let walked = walk.run(|run: &mut Logged, block, _, _| run.leaf(block, &image.ctx));
+        let walk = Walk::new(image, tree, Users::Log(&met), blocks).knowing(&known);
+        let walked = walk.run_in_parts(|run: &mut Logged, block, _, _| run.leaf(block, &image.ctx));
         findings.append(walked.findings);
         whole &= walked.whole;
+        if walked.runs.iter().any(|part| matches!(part, Part::Known(_))) {
+            findings.add("LOG-02", place, "log tree with a block of another log");
+            whole = false;
+        }
         let mut all = Logged::default();
-        walked.runs.into_iter().for_each(|run| all.append(run));
+        walked.runs.into_iter().filter_map(Part::into_run).for_each(|run| all.append(run));
         logged.push(all);
     }
     if let Some(csums) = csums.filter(|_| whole) {
@@ -85,8 +92,17 @@ struct Logged {
     csums: Csums,
     /// Inodes whose data have checksums.
     checked: Vec<u64>,
-    /// Data of inodes: where they start and how long they are.
-    data: Vec<(u64, u64, u64, Place)>,
+    data: Vec<LoggedData>,
+}
+
+/// Data of an inode.
+struct LoggedData {
+    start: u64,
+    len: u64,
+    /// The item that says so.
+    leaf: Logical,
+    slot: usize,
+    key: Key,
 }
 
 impl Logged {
@@ -107,8 +123,7 @@ impl Logged {
                     _ => (at, range.disk_num_bytes.get()),
                 };
                 if at != 0 {
-                    let place = Place::item(block.tree, block.logical, slot, item.key);
-                    self.data.push((item.key.objectid, start, len, place));
+                    self.data.push(LoggedData { start, len, leaf: block.logical, slot, key: item.key });
                 }
             }
             _ => {}
@@ -126,10 +141,10 @@ impl Logged {
 fn judge_checksums(logged: &[Logged], csums: &Csums, findings: &mut Findings) {
     let csums = Csums::union(logged.iter().map(|l| &l.csums).chain([csums]));
     for log in logged {
-        let checked = log.data.iter().filter(|(ino, ..)| log.checked.binary_search(ino).is_ok());
-        for (_, start, len, place) in checked {
-            if csums.covered(*start, *len) < *len {
-                findings.add("CS-06", place.clone(), "logged data are not covered by checksums");
+        for data in log.data.iter().filter(|d| log.checked.binary_search(&d.key.objectid).is_ok()) {
+            if csums.covered(data.start, data.len) < data.len {
+                let place = Place::item(objectid::TREE_LOG, data.leaf, data.slot, data.key);
+                findings.add("CS-06", place, "logged data are not covered by checksums");
             }
         }
     }

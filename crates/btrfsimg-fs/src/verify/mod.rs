@@ -105,7 +105,11 @@ pub fn verify_watched(
     let device_len = device.len().map_err(Error::io("length of the image"))?;
     let superblock = supers::read(device, device_len, &mut findings);
     report.absorb(findings);
-    let Some(superblock) = superblock? else { return Ok(report.finish()) };
+    let superblock = match superblock {
+        Ok(Some(superblock)) => superblock,
+        Ok(None) => return Ok(report.finish()),
+        Err(error) => return unsupported(report, error),
+    };
     let Some(mut image) = open(device, device_len, superblock, options, progress) else {
         return Ok(report.finish());
     };
@@ -113,15 +117,18 @@ pub fn verify_watched(
     passes.chunk_tree(&mut image);
     if let Some(chunk) = image.chunks.iter().find(|c| !c.is_linear()) {
         let profile = btrfsimg_ondisk::block_group_flags::describe(chunk.flags);
-        let (summary, start) = (report.finish(), chunk.start);
-        return match summary.errors {
-            0 => Err(Error::Unsupported(format!("block group profile {profile} (chunk {start})"))),
-            _ => Ok(summary),
-        };
+        let error = Error::Unsupported(format!("block group profile {profile} (chunk {})", chunk.start));
+        return unsupported(report, error);
     }
     passes.find_root_tree(&mut image);
     passes.trees(&image, options);
     Ok(report.finish())
+}
+
+/// What ends the verification: `error`, unless there is worse to tell.
+fn unsupported(report: Report<'_>, error: Error) -> Result<Summary> {
+    let summary = report.finish();
+    if summary.errors > 0 { Ok(summary) } else { Err(error) }
 }
 
 /// The image with its system chunks mapped; `None` when the superblock does not say how to read it.

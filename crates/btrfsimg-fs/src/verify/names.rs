@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use btrfsimg_ondisk::{
     DirEntry, DirItemKind, DirItems, FileType, InodeItem, InodeRef, KeyType, inode_extrefs, inode_refs,
+    objectid,
 };
 use zerocopy::FromBytes;
 
@@ -206,7 +207,8 @@ pub(super) fn each_name(image: &Image<'_>, block: &Block, mut each: impl FnMut(u
                     KeyType::INODE_REF => inode_refs(key, item.data),
                     _ => inode_extrefs(item.data),
                 };
-                for r in refs.into_iter().flatten().filter(|r| r.parent != key.objectid) {
+                let is_own = |parent: u64| parent == key.objectid && parent == objectid::FIRST_FREE;
+                for r in refs.into_iter().flatten().filter(|r| !is_own(r.parent)) {
                     each(r.parent, r.name, &Seen::Ref { ino: key.objectid, index: r.index });
                 }
             }

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use btrfsimg_ondisk::{BackRef, BackupRoot, KeyType, Logical, compat_ro, objectid};
+use rustc_hash::FxHashSet;
 
 use super::chunks::{self, ChunkTree, DeviceExtent};
 use super::csums::{self, Csums};
@@ -16,7 +17,7 @@ use super::quota::QuotaTree;
 use super::report::Report;
 use super::roots::{Root, RootTree, UuidTree};
 use super::usage::{Extent, Hasher, Usage, User, bit};
-use super::walk::{LaterUser, Tree, Users, Walk, judge_user};
+use super::walk::{LaterUser, Part, Tree, Users, Walk, judge_user};
 use super::{Options, free_space, log, users};
 use crate::error::Error;
 
@@ -26,6 +27,8 @@ pub(super) struct Passes<'r, 's> {
     pub(super) blocks: AtomicU64,
     /// Users of blocks that were met before the extent tree.
     later: Mutex<Vec<LaterUser>>,
+    /// Blocks of the trees that hold no inodes, so that none is walked twice.
+    entered: Mutex<FxHashSet<Logical>>,
     chunk_tree: ChunkTree,
     quota: QuotaTree,
     pub(super) hasher: Hasher,
@@ -45,6 +48,7 @@ impl<'r, 's> Passes<'r, 's> {
             report,
             blocks: AtomicU64::new(0),
             later: Mutex::default(),
+            entered: Mutex::default(),
             chunk_tree: ChunkTree::default(),
             quota: QuotaTree::default(),
             hasher: Hasher::new(),
@@ -61,13 +65,16 @@ impl<'r, 's> Passes<'r, 's> {
         let ctx = image.ctx;
         let walk = Walk::new(image, tree, Users::Later(&self.later), &self.blocks);
         let walked = walk.run(|run: &mut ChunkTree, block, _, _| run.leaf(block, &ctx));
-        let mut findings = walked.findings;
         for run in walked.runs {
             self.chunk_tree.uuid = self.chunk_tree.uuid.or(run.uuid);
             self.chunk_tree.devices.extend(run.devices);
             self.chunk_tree.chunks.extend(run.chunks);
         }
         image.chunk_tree_uuid = self.chunk_tree.uuid;
+        // What the array says wrongly comes before what was read by it.
+        let mut findings = Findings::default();
+        chunks::judge_system_chunks(&image.chunks, &self.chunk_tree, walked.whole, &mut findings);
+        findings.append(walked.findings);
         for chunk in &self.chunk_tree.chunks {
             image.chunks.remove(chunk.start);
             if let Err(Error::Corrupt(corrupt)) = image.chunks.insert(chunk.clone()) {
@@ -210,11 +217,19 @@ impl<'r, 's> Passes<'r, 's> {
             let place = Place::block(user.owner, user.parent, false);
             let back = usage.block_ref(user.parent.0, user.owner);
             let level = user.level.saturating_sub(1);
+            if user.owner == objectid::CHUNK_TREE
+                && let Some(extent) = usage.find(user.child.0)
+            {
+                extent.set(bit::CHUNK_TREE);
+            }
             judge_user(usage, User { extent: user.child.0, back }, level, &place, &mut findings);
         }
         for tree in [image.root_tree, image.chunk_tree].into_iter().flatten() {
             let user = User { extent: tree.root.0, back: BackRef::TreeBlock { root: tree.id } };
             judge_user(usage, user, tree.level, &Place::tree(tree.id), &mut findings);
+        }
+        if let Some(extent) = image.chunk_tree.and_then(|tree| usage.find(tree.root.0)) {
+            extent.set(bit::CHUNK_TREE);
         }
         for root in roots.roots.iter().filter(|r| READ_EARLIER.contains(&r.key.objectid)) {
             judge_root(usage, root, &mut findings);
@@ -240,14 +255,22 @@ impl<'r, 's> Passes<'r, 's> {
         space: &mut Space,
         leaf: impl Fn(&mut T, &super::image::Block) + Sync,
     ) -> (Vec<T>, bool) {
-        let walk = Walk::new(image, root.tree(), Users::Now(&space.usage), &self.blocks);
-        let walked = walk.run(|run: &mut T, block, _, _| leaf(run, block));
+        let mut walked = {
+            let known = users::once(&self.entered);
+            let walk = Walk::new(image, root.tree(), Users::Now(&space.usage), &self.blocks);
+            walk.knowing(&known).run_in_parts(|run: &mut T, block, _, _| leaf(run, block))
+        };
+        if walked.runs.iter().any(|part| matches!(part, Part::Known(_))) {
+            walked.findings.add("BLK-13", root.place.clone(), "tree with a block of another tree");
+            walked.whole = false;
+        }
         let mut at_root = Findings::default();
         judge_root(&space.usage, root, &mut at_root);
         self.absorb_tree(at_root, walked.findings);
         self.report.summary.trees += 1;
         space.whole &= walked.whole;
-        (walked.runs, walked.whole)
+        let runs = walked.runs.into_iter().filter_map(Part::into_run).collect();
+        (runs, walked.whole)
     }
 
     /// Passes on what was found inside a tree and of the pointer to it. A tree that can be read and whose root is no extent
@@ -304,7 +327,8 @@ impl<'r, 's> Passes<'r, 's> {
         let mut free = None;
         for root in &roots.roots {
             let id = root.key.objectid;
-            if READ_ALREADY.contains(&id) || has_inodes(id) {
+            // Kernels look for the root items of these trees at offset 0; others are ROOT-09's.
+            if READ_ALREADY.contains(&id) || has_inodes(id) || root.key.offset != 0 {
                 continue;
             }
             match id {

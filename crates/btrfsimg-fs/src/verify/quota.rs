@@ -26,6 +26,8 @@ const SIMPLE: u64 = 8;
 const RUN: usize = 32;
 /// Subvolume numbers in all sets together: beyond, nothing is counted, and nothing said.
 const SETS_MAX: usize = 16 << 20;
+/// Steps in which the bytes of all groups together are counted.
+const SHARES_MAX: usize = 128 << 20;
 
 /// What the quota tree holds.
 #[derive(Default)]
@@ -76,19 +78,15 @@ impl QuotaTree {
     ) {
         let Some(totals) = count(image, subvolumes, usage) else { return };
         let exists: FxHashSet<u64> = subvolumes.iter().map(|t| t.id).collect();
+        let Some(members) = self.members() else { return };
+        let mut shares = Shares::new(&totals);
         for (group, info, place) in &self.infos {
-            let mut roots = FxHashSet::default();
-            self.roots_of(*group, &mut roots);
             if level(*group) == 0 && !exists.contains(group) {
                 // Left over from a subvolume that is gone.
                 continue;
             }
-            let (mut referenced, mut exclusive) = (0u64, 0u64);
-            for (set, bytes) in &totals {
-                let inside = set.iter().filter(|root| roots.contains(root)).count();
-                referenced += if inside > 0 { *bytes } else { 0 };
-                exclusive += if inside == set.len() { *bytes } else { 0 };
-            }
+            let roots = members.set_of(*group);
+            let Some((referenced, exclusive)) = shares.of(roots, &members.sets) else { return };
             for (what, have, expect) in
                 [("referenced", info.rfer.get(), referenced), ("exclusive", info.excl.get(), exclusive)]
             {
@@ -101,16 +99,91 @@ impl QuotaTree {
         }
     }
 
-    /// The subvolumes in a group. Members are of a lower level, so this ends.
-    fn roots_of(&self, group: u64, roots: &mut FxHashSet<u64>) {
-        let (mut todo, mut met) = (vec![group], FxHashSet::default());
-        while let Some(group) = todo.pop() {
-            if level(group) == 0 {
-                roots.insert(group);
-            } else if met.insert(group) {
-                todo.extend(self.members.iter().filter(|(g, _)| *g == group).map(|(_, member)| *member));
+    /// The subvolumes in each group; `None` when they are too many to count.
+    fn members(&self) -> Option<Members> {
+        let mut relations = self.members.clone();
+        // Members are of a lower level, so their sets are known when they are asked for.
+        relations.sort_unstable();
+        let mut members = Members { sets: Sets::new(), of_group: FxHashMap::default() };
+        let mut work = 0usize;
+        for group in relations.chunk_by(|a, b| a.0 == b.0) {
+            let mut list = Vec::new();
+            for &(_, member) in group {
+                match level(member) {
+                    0 => list.push(member),
+                    _ => list.extend_from_slice(&members.sets.lists[members.set_of(member) as usize]),
+                }
+                work += 1;
+                if work + list.len() > SETS_MAX {
+                    return None;
+                }
             }
+            work += list.len();
+            list.sort_unstable();
+            list.dedup();
+            let set = members.sets.number(list)?;
+            members.of_group.insert(group[0].0, set);
         }
+        for (group, ..) in self.infos.iter().filter(|(group, ..)| level(*group) == 0) {
+            let set = members.sets.number(vec![*group])?;
+            members.of_group.insert(*group, set);
+        }
+        Some(members)
+    }
+}
+
+/// The sets of subvolumes in quota groups.
+struct Members {
+    sets: Sets,
+    of_group: FxHashMap<u64, u32>,
+}
+
+impl Members {
+    /// The set of a group; one without members has the empty set.
+    fn set_of(&self, group: u64) -> u32 {
+        self.of_group.get(&group).copied().unwrap_or(0)
+    }
+}
+
+/// Bytes of the sets of subvolumes in groups.
+struct Shares {
+    /// How many subvolumes reach some bytes, and how many bytes.
+    totals: Vec<(usize, u64)>,
+    /// Which of them a subvolume reaches.
+    of_root: FxHashMap<u64, Vec<usize>>,
+    known: FxHashMap<u32, (u64, u64)>,
+    work: usize,
+}
+
+impl Shares {
+    fn new(totals: &BTreeMap<Vec<u64>, u64>) -> Shares {
+        let mut of_root: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
+        for (nth, root) in totals.keys().enumerate().flat_map(|(nth, set)| set.iter().map(move |r| (nth, *r)))
+        {
+            of_root.entry(root).or_default().push(nth);
+        }
+        let totals = totals.iter().map(|(set, bytes)| (set.len(), *bytes)).collect();
+        Shares { totals, of_root, known: FxHashMap::default(), work: 0 }
+    }
+
+    /// Bytes that a set of subvolumes reaches, and those that no other reaches; `None` when it takes too long to tell.
+    fn of(&mut self, set: u32, sets: &Sets) -> Option<(u64, u64)> {
+        if let Some(&known) = self.known.get(&set) {
+            return Some(known);
+        }
+        let mut inside: FxHashMap<usize, usize> = FxHashMap::default();
+        for nth in sets.lists[set as usize].iter().filter_map(|root| self.of_root.get(root)).flatten() {
+            *inside.entry(*nth).or_default() += 1;
+            self.work += 1;
+        }
+        let (mut referenced, mut exclusive) = (0u64, 0u64);
+        for (nth, count) in inside {
+            let (all, bytes) = self.totals[nth];
+            referenced = referenced.saturating_add(bytes);
+            exclusive = exclusive.saturating_add(if count == all { bytes } else { 0 });
+        }
+        self.known.insert(set, (referenced, exclusive));
+        (self.work <= SHARES_MAX).then_some((referenced, exclusive))
     }
 }
 
@@ -239,4 +312,52 @@ fn reach(
 fn read(image: &Image<'_>, at: u64, level: u8) -> Option<Block> {
     let expect = ParentExpectation { level: Some(level), ..ParentExpectation::default() };
     image.read(0, &Pointer { at: Logical(at), expect }, false, &mut Findings::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEVEL: u64 = 1 << 48;
+
+    fn tree_of(members: Vec<(u64, u64)>) -> QuotaTree {
+        QuotaTree { members, ..QuotaTree::default() }
+    }
+
+    /// Bytes by set of subvolumes, and what three groups of two levels have of them.
+    #[test]
+    fn groups_have_what_their_subvolumes_reach() {
+        let tree = tree_of(vec![
+            (2 * LEVEL, LEVEL),
+            (2 * LEVEL, LEVEL + 1),
+            (LEVEL, 256),
+            (LEVEL, 257),
+            (LEVEL + 1, 257),
+            (LEVEL + 1, 258),
+        ]);
+        let totals = [(vec![256], 1), (vec![256, 257], 10), (vec![257, 258], 100), (vec![256, 300], 1000)];
+        let mut shares = Shares::new(&totals.into_iter().collect());
+        let members = tree.members().unwrap();
+        let mut of = |group| shares.of(members.set_of(group), &members.sets).unwrap();
+        assert_eq!(of(LEVEL), (1111, 11));
+        assert_eq!(of(LEVEL + 1), (110, 100));
+        assert_eq!(of(2 * LEVEL), (1111, 111));
+        assert_eq!(of(3 * LEVEL), (0, 0));
+    }
+
+    /// Half a million relations, in three shapes: one group of all, a chain of all levels, groups that hold each other's.
+    #[test]
+    fn many_relations_take_bounded_time() {
+        const MANY: u64 = 500_000;
+        let wide = tree_of((0..MANY).map(|n| (LEVEL, 256 + n)).collect());
+        let members = wide.members().unwrap();
+        assert_eq!(members.sets.lists[members.set_of(LEVEL) as usize].len() as u64, MANY);
+        let chain =
+            tree_of((1..65_536).map(|n| (n * LEVEL, (n - 1) * LEVEL + 256 * u64::from(n == 1))).collect());
+        let members = chain.members().unwrap();
+        assert_eq!(members.sets.lists[members.set_of(65_535 * LEVEL) as usize], [256]);
+        let low = (0..1000).map(|n| (LEVEL + n % 10, 256 + n));
+        let high = (0..MANY).map(|n| (2 * LEVEL + n / 10, LEVEL + n % 10));
+        assert!(tree_of(low.chain(high).collect()).members().is_none(), "too many to count");
+    }
 }

@@ -1,4 +1,4 @@
-//! The root tree: which trees there are, and how subvolumes hang together (ROOT-08 to ROOT-15).
+//! The root tree: which trees there are, and how subvolumes hang together (ROOT-08 to ROOT-16).
 
 use std::collections::BTreeMap;
 
@@ -158,6 +158,15 @@ impl RootTree {
                 );
             }
         }
+        for pair in self.roots.windows(2) {
+            let (first, second) = (pair[0].key, pair[1].key);
+            if first.objectid == second.objectid && first.objectid != objectid::TREE_RELOC {
+                let tree = objectid::Printed(first.objectid);
+                let reason =
+                    format!("second root item of tree {tree}, the first is at offset {}", first.offset);
+                findings.add("ROOT-09", pair[1].place.clone(), reason);
+            }
+        }
         for root in self.roots.iter().filter(|r| r.is_subvolume()) {
             if root.is_dead() && self.orphans.binary_search(&root.key.objectid).is_err() {
                 findings.add("ROOT-11", root.place.clone(), "deleted subvolume without an orphan item");
@@ -186,8 +195,24 @@ impl RootTree {
         }
     }
 
+    /// ROOT-16: entries of subvolumes that are gone. A snapshot has those of what its source contained.
+    fn judge_entries(&self, entries: &BTreeMap<u64, Vec<SubvolumeEntry>>, findings: &mut Findings) {
+        let is_snapshot = |tree| self.find(tree).is_some_and(|r| r.item.parent_uuid != [0; 16]);
+        for (tree, list) in entries.iter().filter(|(tree, _)| !is_snapshot(**tree)) {
+            for entry in list.iter().filter(|e| e.index.is_some() && self.find(e.target).is_none()) {
+                let at = self.refs.partition_point(|l| (l.child, l.parent) < (entry.target, *tree));
+                if self.refs.get(at).is_none_or(|l| (l.child, l.parent) != (entry.target, *tree)) {
+                    let (name, target) = (entry.name.escape_ascii(), entry.target);
+                    let reason = format!("entry '{name}' of subvolume {target}, which does not exist");
+                    findings.add("ROOT-16", Place::inode(*tree, entry.dir), reason);
+                }
+            }
+        }
+    }
+
     /// ROOT-10: references, back references and directory entries of subvolumes. `entries` are those of each tree.
     pub(super) fn judge_links(&self, entries: &BTreeMap<u64, Vec<SubvolumeEntry>>, findings: &mut Findings) {
+        self.judge_entries(entries, findings);
         let mut fault = |child: u64, reason: String| {
             let place = self.find(child).map_or(Place::tree(child), |r| r.place.clone());
             findings.add("ROOT-10", place, reason);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
 
 use btrfsimg_ondisk::{incompat, objectid};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::csums::Csums;
 use super::finding::{Findings, Place};
@@ -21,8 +21,8 @@ use super::{decode, names, paths, reach};
 #[derive(Default)]
 struct Before {
     shared: Shared,
-    /// What did not agree in names and was explained: snapshots have it too.
-    explained: FxHashSet<Sums>,
+    /// What did not agree in names, and whether an error explains it: snapshots have it too.
+    explained: FxHashMap<Sums, bool>,
     prealloc_checked: Vec<(u64, Place)>,
     said: Mutex<FxHashSet<u64>>,
 }
@@ -94,12 +94,13 @@ impl Passes<'_, '_> {
             self.report.summary.lost += found.lost;
         }
         let findings = self.names(image, root, &mut seen, &subvolume, &mut before.explained);
-        let names_agree = !findings.has_errors() && seen.sums.agree();
+        let is_explained = before.explained.get(&seen.sums).is_some_and(|found| *found);
+        let follows = findings.has_errors() || (!seen.sums.agree() && is_explained);
         let mut later = std::mem::take(&mut seen.findings);
         for finding in &mut later.list {
             // Link counts and directory sizes follow from missing names; lost extents from a damaged extent tree.
             finding.consequence = match finding.rule.0 {
-                "LK-01" | "LK-04" => !names_agree,
+                "LK-01" | "LK-04" => follows,
                 "FE-24" => !space.usage.whole,
                 _ => false,
             };
@@ -120,15 +121,16 @@ impl Passes<'_, '_> {
         root: &Root,
         seen: &mut Seen,
         subvolume: &Subvolume<'_>,
-        explained: &mut FxHashSet<Sums>,
+        explained: &mut FxHashMap<Sums, bool>,
     ) -> Findings {
         let mut findings = Findings::default();
         if !subvolume.names {
             return findings;
         }
         seen.unlinked.sort_unstable();
-        if !seen.sums.agree() && explained.insert(seen.sums) {
+        if !seen.sums.agree() && !explained.contains_key(&seen.sums) {
             names::explain(image, root.tree(), self.hasher, &seen.unlinked, &mut findings);
+            explained.insert(seen.sums, findings.has_errors());
         }
         if !seen.has_root_dir {
             findings.add("ROOT-12", root.place.clone(), "subvolume without its root directory 256");
@@ -144,7 +146,7 @@ impl Passes<'_, '_> {
     pub(super) fn decode(&mut self, image: &Image<'_>, roots: &RootTree, space: &Space) {
         let met = Mutex::new(FxHashSet::default());
         let known = once(&met);
-        let decoded = decode::Decoded::default();
+        let decoded = decode::Decoded::new(space.usage.extents.len());
         for root in in_order(roots).filter(|root| root.is_subvolume()) {
             let blocks = std::sync::atomic::AtomicU64::new(0);
             let walked = Walk::quiet(image, root.tree(), &blocks).knowing(&known).in_runs_of(1).run(
@@ -156,6 +158,10 @@ impl Passes<'_, '_> {
                 paths::fill(image, root.tree(), &mut found);
                 self.report.absorb(found);
             }
+            let mut found = Findings::default();
+            decoded.judge_pending(&mut found);
+            paths::fill(image, root.tree(), &mut found);
+            self.report.absorb(found);
         }
         self.report.summary.decoded_extents = decoded.extents.into_inner();
         self.report.summary.decoded_bytes = decoded.bytes.into_inner();

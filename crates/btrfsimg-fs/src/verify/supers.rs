@@ -59,10 +59,11 @@ pub(super) fn read(
     if !copies.iter().any(|c| named(&c)) {
         return Err(Error::NotBtrfs("no superblock at 64 KiB, 64 MiB or 256 GiB".to_owned()));
     }
-    let best = copies
-        .iter()
-        .filter(|c| c.is_usable())
-        .max_by_key(|c| (c.is_sound(), c.superblock.generation.get(), std::cmp::Reverse(c.at)));
+    let best = copies.iter().filter(|c| c.is_usable()).max_by_key(|c| {
+        // Kernels go by the first, whatever the others say.
+        let is_first = c.is_sound() && c.at.0 == SUPERBLOCK_OFFSETS[0];
+        (is_first, c.is_sound(), c.superblock.generation.get(), std::cmp::Reverse(c.at))
+    });
     for copy in &copies {
         judge(copy, best, findings);
     }

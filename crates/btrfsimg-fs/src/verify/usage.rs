@@ -41,6 +41,8 @@ pub(super) mod bit {
     pub(crate) const DECODED: u8 = 32;
     /// It counts more than one reference.
     pub(crate) const SHARED: u8 = 64;
+    /// A block of the chunk tree.
+    pub(crate) const CHUNK_TREE: u8 = 128;
 }
 
 impl Extent {

@@ -99,6 +99,16 @@ pub(super) enum Part<T> {
     Broken,
 }
 
+impl<T> Part<T> {
+    /// What a run of leaves gave.
+    pub(super) fn into_run(self) -> Option<T> {
+        match self {
+            Part::Run(value, _) => Some(value),
+            _ => None,
+        }
+    }
+}
+
 /// Says whether a block is known from another tree, and then what that tree's pointer to it says.
 pub(super) type Known<'a> = &'a (dyn Fn(Logical) -> Option<ParentExpectation> + Sync);
 
@@ -168,11 +178,7 @@ impl<'a> Walk<'a> {
         visit: impl Fn(&mut T, &Block, bool, &mut Findings) + Sync,
     ) -> Walked<T> {
         let Walked { runs, findings, whole } = self.run_in_parts(visit);
-        let of_part = |part| match part {
-            Part::Run(value, _) => Some(value),
-            _ => None,
-        };
-        Walked { runs: runs.into_iter().filter_map(of_part).collect(), findings, whole }
+        Walked { runs: runs.into_iter().filter_map(Part::into_run).collect(), findings, whole }
     }
 
     /// The same, with what is shared marked.
@@ -440,7 +446,13 @@ pub(super) fn judge_user(usage: &Usage, user: User, level: u8, place: &Place, fi
     };
     match usage.add(user) {
         None => findings.push(fault("XR-04", format!("no extent item for the tree block {}", user.extent))),
-        Some(extent) if extent.level != level && !extent.has(bit::DATA) => {
+        Some(extent) if extent.has(bit::DATA) => {
+            findings.push(fault(
+                "XR-04",
+                format!("the extent item of the tree block {} is one of data", user.extent),
+            ));
+        }
+        Some(extent) if extent.level != level => {
             let reason =
                 format!("metadata level mismatch on {}, have {} expect {level}", user.extent, extent.level);
             findings.push(fault("XR-02", reason));

@@ -66,6 +66,11 @@ impl Device for Patched<'_> {
 impl Base {
     /// A small tree by `mkfs.btrfs --rootdir`; `None` without it.
     pub fn make() -> Option<Base> {
+        Base::with_nodes_of("4096")
+    }
+
+    /// The same, with another node size.
+    pub fn with_nodes_of(nodesize: &str) -> Option<Base> {
         let dir = tempfile::tempdir().unwrap();
         let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
         std::fs::create_dir_all(tree.join("sub")).unwrap();
@@ -77,7 +82,7 @@ impl Base {
         }
         std::fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
         let made = Command::new("mkfs.btrfs")
-            .args(["-q", "-n", "4096", "--rootdir"])
+            .args(["-q", "-n", nodesize, "--rootdir"])
             .arg(&tree)
             .arg(&image)
             .output();
@@ -160,7 +165,12 @@ impl Base {
 
     /// How many reads verify takes, and of how many distinct tree blocks.
     pub fn reads(&self) -> (u64, u64) {
-        let device = Patched { base: &self.bytes, patches: Vec::new(), reads: AtomicU64::new(0) };
+        self.reads_with(Vec::new())
+    }
+
+    /// The same, with these patches.
+    pub fn reads_with(&self, patches: Vec<(u64, Vec<u8>)>) -> (u64, u64) {
+        let device = Patched { base: &self.bytes, patches, reads: AtomicU64::new(0) };
         let summary = verify(&device, &Options::new(), &mut |_| {}).unwrap();
         (device.reads.into_inner(), summary.tree_blocks)
     }

@@ -122,7 +122,10 @@ pub(super) fn check_strict(item: &ItemAt<'_>, ctx: &BlockContext) -> Checked {
         FileExtentKind::Inline(stored) => check_inline_strict(&extent, stored.len(), ctx),
         FileExtentKind::Regular(range) => {
             ensure!(range.num_bytes.get() > 0, "FE-14", "invalid num_bytes for file extent, have 0");
-            if range.disk_bytenr.get() == 0 { Ok(()) } else { check_regular_strict(&extent, range) }
+            match range.disk_bytenr.get() {
+                0 => check_inside(range, extent.ram_bytes),
+                _ => check_regular_strict(&extent, range),
+            }
         }
         FileExtentKind::Prealloc(range) => {
             ensure!(range.num_bytes.get() > 0, "FE-14", "invalid num_bytes for file extent, have 0");
@@ -134,7 +137,7 @@ pub(super) fn check_strict(item: &ItemAt<'_>, ctx: &BlockContext) -> Checked {
                 "preallocated extent with compression {}, expect 0",
                 extent.compression
             );
-            check_inside(range, range.disk_num_bytes.get())
+            check_inside(range, range.disk_num_bytes.get().min(extent.ram_bytes))
         }
     }
 }
@@ -154,7 +157,7 @@ fn check_inside(range: &FileExtentRange, size: u64) -> Checked {
 fn check_regular_strict(extent: &FileExtent<'_>, range: &FileExtentRange) -> Checked {
     let (ram, disk) = (extent.ram_bytes, range.disk_num_bytes.get());
     if extent.compression == COMPRESSION_NONE {
-        check_inside(range, disk)?;
+        check_inside(range, disk.min(ram))?;
         ensure!(ram == disk, "FE-17", "ram_bytes of an uncompressed extent, have {ram} expect {disk}");
         return Ok(());
     }

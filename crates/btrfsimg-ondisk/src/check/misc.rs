@@ -3,8 +3,8 @@
 use super::view::{ItemAt, is_aligned};
 use super::{BlockContext, Checked, ensure};
 use crate::{
-    BalanceArgs, DevReplace, DevStats, KeyType, QgroupInfo, QgroupLimit, RaidStride, RootRefHead, incompat,
-    objectid,
+    BalanceArgs, DevReplace, DevStats, KeyType, NAME_LEN_MAX, QgroupInfo, QgroupLimit, RaidStride,
+    RootRefHead, incompat, objectid,
 };
 
 pub(super) fn check_raid_stripe(item: &ItemAt<'_>, ctx: &BlockContext) -> Checked {
@@ -54,7 +54,7 @@ fn root_ref_len(data: &[u8]) -> (bool, usize) {
     let head = size_of::<RootRefHead>();
     let name = data.get(16..head).and_then(|b| b.try_into().ok()).map_or(0, u16::from_le_bytes);
     let expect = head + usize::from(name);
-    (name > 0 && data.len() == expect, expect)
+    ((1..=NAME_LEN_MAX).contains(&usize::from(name)) && data.len() == expect, expect)
 }
 
 /// LEAF-08 and LEAF-09: what a leaf of a subvolume may hold.

@@ -7,11 +7,14 @@ use crate::{MAX_LEVEL, ROOT_ITEM_V0_LEN, RootItem, objectid, root_flags};
 pub(super) fn check(item: &ItemAt<'_>, ctx: &BlockContext) -> Checked {
     let key = item.key;
     ensure!(key.objectid != 0, "ROOT-01", "invalid root id 0");
-    // The data relocation tree is relocated too: the offset need not be a subvolume's id.
+    // The data relocation tree is relocated too.
     ensure!(
-        key.objectid != objectid::TREE_RELOC || key.offset != 0,
+        key.objectid != objectid::TREE_RELOC
+            || objectid::is_fs_tree(key.offset)
+            || key.offset == objectid::DATA_RELOC_TREE,
         "ROOT-01",
-        "invalid key offset for reloc tree, have 0 expect the id of a tree"
+        "invalid key offset for reloc tree, have {} expect the id of a tree with inodes",
+        objectid::Printed(key.offset)
     );
     let Some(root) = RootItem::parse(item.data) else {
         let have = item.data.len();

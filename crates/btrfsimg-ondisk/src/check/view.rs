@@ -113,8 +113,9 @@ pub(crate) struct ItemAt<'a> {
 }
 
 impl ItemAt<'_> {
-    /// The kernel's rule for items of an inode: what comes before is an item of the same inode, in leaves of
-    /// subvolumes (log and relocation trees are exempt).
+    /// The kernel's rule for items of an inode: what comes before is an item of the same inode, in leaves that
+    /// subvolumes own. (Those of a relocation tree keep the owner of what they copy; log trees and the data relocation
+    /// tree are exempt.)
     #[doc(alias = "check_prev_ino")]
     pub(crate) fn follows_its_inode(&self) -> bool {
         match self.before {

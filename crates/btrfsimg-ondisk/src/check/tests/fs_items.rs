@@ -185,7 +185,12 @@ fn file_extents_that_kernels_take() {
     check_patch(&sound, "FE-14", slot::PREALLOC, 45, &0u64.to_le_bytes());
     check_patch(&sound, "FE-15", slot::PREALLOC, 37, &8192u64.to_le_bytes());
     check_patch(&sound, "FE-15", slot::COMPRESSED, 37, &4096u64.to_le_bytes());
-    check_patch(&sound, "FE-16", slot::PREALLOC, 16, &[1]);
+    // Kernels take the block, and refuse to read the file.
+    check_taken(&sound, "FE-16", |b| {
+        let mut data = b.item(slot::PREALLOC).data.to_vec();
+        data[16] = 1;
+        b.replace_item(slot::PREALLOC, &data);
+    });
     check_patch(&sound, "FE-17", slot::REGULAR, 8, &16384u64.to_le_bytes());
     check(&sound, "FE-18", |b| {
         let big = FileExtentKind::Regular(range(2 << 24, 4096, 0, 12288));

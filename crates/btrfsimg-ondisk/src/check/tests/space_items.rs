@@ -12,6 +12,7 @@ fn roots() {
     let sound = root_leaf();
     check(&sound, "ROOT-01", |b| b.set_item_key(0, Key::new(0, KeyType::ROOT_ITEM, 0)));
     check(&sound, "ROOT-01", |b| b.set_item_key(2, Key::new(objectid::TREE_RELOC, KeyType::ROOT_ITEM, 0)));
+    check(&sound, "ROOT-01", |b| b.set_item_key(2, Key::new(objectid::TREE_RELOC, KeyType::ROOT_ITEM, 3)));
     check_len(&sound, "ROOT-02", 0, 438);
     for at in [160, 200, 239] {
         check_patch(&sound, "ROOT-03", 0, at, &12u64.to_le_bytes());
