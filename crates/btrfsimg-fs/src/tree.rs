@@ -109,9 +109,13 @@ pub fn root_item(blocks: &impl Blocks, tree: u64) -> Result<Option<(Key, RootIte
     if (item.key.objectid, item.key.key_type) != (tree, KeyType::ROOT_ITEM) {
         return Ok(None);
     }
-    let parsed = RootItem::parse(item.data)
-        .ok_or_else(|| Error::corrupt("ROOT-02", format!("root item {} has an invalid size", item.key)))?;
-    Ok(Some((item.key, parsed)))
+    Ok(Some((item.key, parse_root_item(&item)?)))
+}
+
+/// A ROOT_ITEM; ROOT-02 when it is none.
+pub(crate) fn parse_root_item(item: &Item<'_>) -> Result<RootItem> {
+    RootItem::parse(item.data)
+        .ok_or_else(|| Error::corrupt("ROOT-02", format!("root item {} has an invalid size", item.key)))
 }
 
 /// The root of `tree`, which must exist.

@@ -69,6 +69,7 @@ pub fn trim(store: &BlockStore, method: Method) -> Result<Trimmed> {
     // All is looked at before anything goes.
     check_roots(store)?;
     for chunk in store.chunks().iter() {
+        chunk.places(chunk.start).map(drop)?;
         let mut free = 0;
         free_in(store, chunk, &mut |range| {
             free += range.end - range.start;

@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
+use btrfsimg_fs::trim::Method;
 use btrfsimg_testkit::crash::device_space::{
-    files_defragmented, group_given_away, image_grown, space_trimmed,
+    files_defragmented, group_given_away, group_taken_back, image_grown, space_trimmed,
 };
 use btrfsimg_testkit::crash::trial::{Plan, cut_everywhere, fail_everywhere};
 use btrfsimg_testkit::crash::workload::{
@@ -55,12 +56,14 @@ fn power_cuts_while_an_image_grows() {
 #[test]
 fn power_cuts_while_a_block_group_is_given_away() {
     cut(&group_given_away().unwrap());
+    cut(&group_taken_back().unwrap());
 }
 
 #[test]
 fn power_cuts_between_steps() {
     cut(&files_defragmented(1).unwrap());
-    cut(&space_trimmed().unwrap());
+    cut(&space_trimmed(Method::Zeros).unwrap());
+    cut(&space_trimmed(Method::Holes).unwrap());
 }
 
 #[test]
@@ -68,7 +71,7 @@ fn failing_writes_where_device_space_moves() {
     fail(&image_grown().unwrap());
     fail(&group_given_away().unwrap());
     fail(&files_defragmented(1).unwrap());
-    fail(&space_trimmed().unwrap());
+    fail(&space_trimmed(Method::Zeros).unwrap());
 }
 
 #[test]

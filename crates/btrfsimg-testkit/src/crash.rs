@@ -3,7 +3,7 @@
 //! # The model
 //!
 //! A device is bytes, a length, and a cache that loses its contents when the power goes. [`CrashDevice`] records
-//! every write, change of length and sync of a workload. What came before a sync that returned is durable, in its
+//! every write, hole (as a write of zeros), change of length and sync of a workload. What came before a sync that returned is durable, in its
 //! order. What came after the last such sync is *pending*: at the moment of the cut each pending event may have
 //! reached the medium or not, in any order, whole or in part ([`Fate`]). A unit of 4096 bytes, aligned, is the least
 //! that a disk with 4 KiB sectors writes; one with 512-byte sectors may tear those as well. No byte is ever one that

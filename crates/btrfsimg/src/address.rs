@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +25,47 @@ pub(crate) struct Address {
     pub(crate) image: PathBuf,
     /// The path inside, as typed.
     pub(crate) path: Vec<u8>,
+}
+
+impl Address {
+    /// Whether both are in one image, whatever it is called.
+    pub(crate) fn is_in_image_of(&self, other: &Address) -> bool {
+        self.image == other.image || ImageId::of(&self.image) == ImageId::of(&other.image)
+    }
+}
+
+/// What tells images apart.
+#[derive(PartialEq, Eq)]
+enum ImageId {
+    /// Device and inode of a file.
+    File(u64, u64),
+    /// The number of a block device.
+    Device(u64),
+    /// The name of what cannot be looked at.
+    Name(PathBuf),
+}
+
+impl ImageId {
+    fn of(image: &Path) -> ImageId {
+        match fs::metadata(image) {
+            Ok(meta) if meta.file_type().is_block_device() => ImageId::Device(meta.rdev()),
+            Ok(meta) => ImageId::File(meta.dev(), meta.ino()),
+            Err(_) => ImageId::Name(image.to_owned()),
+        }
+    }
+}
+
+/// The addresses of each image, whatever it is called: images in the order in which they are named first.
+pub(crate) fn by_image(addresses: Vec<Address>) -> Vec<Vec<Address>> {
+    let mut images: Vec<(ImageId, Vec<Address>)> = Vec::new();
+    for address in addresses {
+        let id = ImageId::of(&address.image);
+        match images.iter_mut().find(|(other, _)| *other == id) {
+            Some((_, group)) => group.push(address),
+            None => images.push((id, vec![address])),
+        }
+    }
+    images.into_iter().map(|(_, group)| group).collect()
 }
 
 /// What a word of a command line names.

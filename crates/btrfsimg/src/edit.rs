@@ -13,7 +13,7 @@ use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
 use btrfsimg_fs::write::subvol;
 
-use crate::address::{Address, ImageArgs};
+use crate::address::{Address, ImageArgs, by_image};
 use crate::clock;
 use crate::exit;
 use crate::output::{Ui, stdout};
@@ -86,13 +86,13 @@ impl<'a> EditCx<'a, '_> {
 
     /// The inode at `address`, its last symlink followed or not.
     pub(crate) fn resolve(&self, address: &Address, follow: bool) -> Result<Place> {
-        resolve(self.tx, self.start, &address.path, follow).map_err(|e| address.about(e.into()))
+        lookup::resolve(self.tx, self.start, &address.path, follow).map_err(|e| address.about(e.into()))
     }
 
     /// The inode of an option like `--reference IMAGE:/path`, which is in the image that is changed.
     pub(crate) fn reference(&self, word: &std::ffi::OsStr, follow: bool) -> Result<Place> {
         let address = self.image.address(word)?;
-        if self.addresses.iter().any(|a| a.image != address.image) {
+        if self.addresses.iter().any(|a| !a.is_in_image_of(&address)) {
             return Err(exit::usage(format!("{address}: the reference is in another image")));
         }
         self.resolve(&address, follow)
@@ -160,14 +160,14 @@ impl<'a> EditCx<'a, '_> {
     }
 }
 
-/// Runs a command that changes images: those addresses that are in one image in one commit. When one fails, nothing
-/// of its image is changed.
+/// Runs a command that changes images: those addresses that are in one image, whatever it is called, in one commit.
+/// When one fails, nothing of its image is changed.
 pub(crate) fn run(edit: &dyn Edit, ui: &Ui) -> Result<()> {
     let (image, options) = edit.options();
     let addresses = edit.addresses(image)?;
-    for group in addresses.chunk_by(|a, b| a.image == b.image) {
+    for group in by_image(addresses) {
         let change = |cx: &mut EditCx<'_, '_>| edit.apply(cx);
-        tolerate(ui, options.commit(image, &group[0].image, group, ui, &mut { change }))?;
+        tolerate(ui, options.commit(image, &group[0].image, &group, ui, &mut { change }))?;
     }
     Ok(())
 }
@@ -414,13 +414,3 @@ impl Edits<'_> {
 
 /// Tries to find a size that will do.
 const SIZE_TRIES: usize = 8;
-
-/// The inode at `path`, its last symlink followed or not.
-pub(crate) fn resolve(
-    tx: &Transaction<'_>,
-    start: Place,
-    path: &[u8],
-    follow: bool,
-) -> btrfsimg_fs::Result<Place> {
-    lookup::resolve(tx, start, path, follow)
-}

@@ -253,3 +253,45 @@ fn what_is_shown_is_what_a_mounted_file_system_shows() {
         });
     }
 }
+
+/// Images in turn, and one of them by two names: each is changed as a whole or not at all.
+#[test]
+fn what_fails_in_one_image_leaves_all_of_it_as_it_was() {
+    let lab = lab();
+    in_lab(&lab, &["mkdir", "s.img:/e"]).expect(0);
+    in_lab(&lab, &["subvol", "create", "s.img:/v", "s.img:/w"]).expect(0);
+    let sound = std::fs::read(&lab.image).unwrap();
+    sh(lab.dir.path(), "ln -s s.img other.img");
+    for args in [
+        "rm s.img:/f t.img:/f s.img:/missing",
+        "rm s.img:/f src/../s.img:/missing",
+        "rm s.img:/f t.img:/f other.img:/missing",
+        "mkdir s.img:/new t.img:/new s.img:/new",
+        "mkdir s.img:/new src/../s.img:/new",
+        "chmod 600 s.img:/f t.img:/f s.img:/missing",
+        "chmod 600 s.img:/f other.img:/missing",
+        "subvol delete s.img:/v t.img:/v s.img:/missing",
+        "subvol delete s.img:/v src/../s.img:/missing",
+        "touch s.img:/new t.img:/new src/../s.img:/missing/new",
+        "truncate -s 5 s.img:/f t.img:/f s.img:/missing/f",
+    ] {
+        std::fs::write(lab.host("t.img"), &sound).unwrap();
+        in_lab(&lab, &args.split(' ').collect::<Vec<_>>()).expect(1);
+        assert!(std::fs::read(&lab.image).unwrap() == sound, "{args}");
+        // The other image is another one's business.
+        assert_eq!(std::fs::read(lab.host("t.img")).unwrap() != sound, args.contains("t.img:"), "{args}");
+    }
+    // One commit for each image, whatever it is called.
+    let generation = || {
+        let bytes = std::fs::read(&lab.image).unwrap();
+        u64::from_le_bytes(bytes[0x1_0048..0x1_0050].try_into().unwrap())
+    };
+    let before = generation();
+    in_lab(&lab, &["mkdir", "s.img:/a", "src/../s.img:/a/b", "other.img:/a/b/c"]).expect(0);
+    assert_eq!(generation(), before + 1);
+    // What is in one image by two names is in one image.
+    in_lab(&lab, &["mv", "s.img:/f", "other.img:/g"]).expect(0);
+    in_lab(&lab, &["ln", "src/../s.img:/g", "s.img:/h"]).expect(0);
+    in_lab(&lab, &["subvol", "snapshot", "src/../s.img:/v", "s.img:/x"]).expect(0);
+    in_lab(&lab, &["chmod", "--reference=src/../s.img:/g", "s.img:/h"]).expect(0);
+}

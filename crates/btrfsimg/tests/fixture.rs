@@ -150,3 +150,89 @@ fn what_has_no_place_leaves_the_image_as_it_is() {
         assert!(fs::read(&image).unwrap() == sound, "{args:?} changed the image");
     }
 }
+
+/// Linux mounts an image with checksums over free space, and overwrites them when it writes there.
+#[test]
+fn what_is_written_over_leftover_checksums_has_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    fs::create_dir(host("tree")).unwrap();
+    fs::write(host("tree/big"), vec![b'x'; 12 << 20]).unwrap();
+    let oracle = btrfsimg_testkit::Oracle::new();
+    for (mixed, len, nodatasum) in
+        [(true, 20 << 20, false), (true, 100_000, true), (false, 100_000, false), (false, 20 << 20, true)]
+    {
+        let image = PathBuf::from(host("a.img"));
+        let name = image.to_str().unwrap().to_owned();
+        let _ = fs::remove_file(&image);
+        let mut mkfs = vec!["mkfs", "-q", &name, "-r", "TREE", "-b", "64M"];
+        let tree = host("tree");
+        mkfs[4] = &tree;
+        mkfs.extend(mixed.then_some("-M"));
+        run(&mkfs).expect(0);
+        apply(&image, &["csum-over-free-space"]).expect(0);
+        let before = verified(&image, 4);
+        // Bytes of nothing are not what those sums say, either.
+        assert!(before.iter().all(|f| f["rule"] == "CS-05" || f["rule"] == "CS-09"), "{before:?}");
+        let bytes = btrfsimg_testkit::rng::Rng::new(7).bytes(len);
+        fs::write(host("n"), &bytes).unwrap();
+        let n = format!("{name}:/n");
+        if nodatasum {
+            run(&["touch", &n]).expect(0);
+            run(&["chattr", "+C", &n]).expect(0);
+        }
+        run(&["cp", &host("n"), &n]).expect(0);
+        // What is still wrong was so before, where nothing was written since.
+        let ran = run(&["verify", "--data", "--json", &name]);
+        let after: Value = serde_json::from_slice(&ran.stdout).unwrap();
+        let place = |f: &Value| (f["rule"].clone(), f["logical"].clone());
+        let old: Vec<_> = before.iter().map(place).collect();
+        let left: Vec<_> = after["findings"].as_array().unwrap().iter().map(place).collect();
+        assert!(left.iter().all(|f| old.contains(f)), "{left:?}");
+        assert!(left.len() < old.len(), "it was written elsewhere: {left:?}");
+        assert!(run(&["cat", &n]).expect(0).stdout == bytes);
+        if oracle.has_progs() {
+            let mut said = btrfsimg_testkit::btrfs_progs::check(&image).unwrap();
+            // It compares free space with what is left over there, too.
+            if !left.is_empty() {
+                said.retain(|line| {
+                    !line.contains("errors found in csum tree") && !line.contains("bytes used")
+                });
+            }
+            assert_eq!(said, [""; 0]);
+        }
+        if oracle.has_kernel()
+            && let Some(mount) = oracle.mount(&image, "rw").unwrap()
+        {
+            assert!(fs::read(mount.path().join("n")).unwrap() == bytes);
+            assert!(fs::read(mount.path().join("big")).unwrap() == vec![b'x'; 12 << 20]);
+            assert_eq!(mount.unmount().unwrap(), [""; 0]);
+        }
+    }
+}
+
+/// Extents that overlap from leaf to leaf are one file's fault, however it is copied.
+#[test]
+fn a_file_whose_extents_overlap_is_not_copied_and_the_others_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("a.img"));
+    fs::create_dir_all(tree.join("d")).unwrap();
+    fs::write(tree.join("d/lies"), "some text that compresses\n".repeat(400_000)).unwrap();
+    fs::write(tree.join("d/sound"), "sound").unwrap();
+    fs::write(tree.join("d/sound, too"), vec![b'a'; 300_000]).unwrap();
+    let name = image.to_str().unwrap();
+    let tree = tree.to_str().unwrap();
+    run(&["mkfs", "-q", "-r", tree, "--compress", "zstd", "--nodesize", "4k", "-b", "64M", name]).expect(0);
+    apply(&image, &["file-extent-overlap-leaves", "/d/lies"]).expect(0);
+    // Who decodes it says that the first of them is longer than it can be.
+    for (reflink, copy, rule) in [("auto", "shared", "[FE-22]"), ("never", "stored", "[FE-18]")] {
+        let (from, to) = (format!("{name}:/d"), format!("{name}:/{copy}"));
+        let said = run(&["cp", "-r", &format!("--reflink={reflink}"), &from, &to]).expect(4);
+        assert!(said.stderr.contains("/d/lies: ") && said.stderr.contains(rule), "{}", said.stderr);
+        assert_eq!(run(&["ls", &to]).expect(0).text(), "sound\nsound, too\n");
+        assert_eq!(run(&["cat", &format!("{to}/sound")]).expect(0).text(), "sound");
+        assert_eq!(run(&["cat", &format!("{to}/sound, too")]).expect(0).stdout, vec![b'a'; 300_000]);
+    }
+    let rules: Vec<_> = verified(&image, 4).iter().map(|f| f["path"].clone()).collect();
+    assert!(rules.iter().all(|path| path == "/d/lies" || path.is_null()), "{rules:?}");
+}

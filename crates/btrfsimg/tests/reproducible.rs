@@ -225,3 +225,26 @@ fn pinned_digests() {
         .collect();
     assert_eq!(have, PINNED.iter().map(|(_, digest)| *digest).collect::<Vec<_>>());
 }
+
+/// A subvolume that gets the id of one that was deleted is another one.
+#[test]
+fn no_two_subvolumes_have_one_uuid() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("a.img"));
+    fs::create_dir(&tree).unwrap();
+    build(&tree, &image, &[], &[]).expect(0);
+    let env = [("SOURCE_DATE_EPOCH", Some(EPOCH))];
+    let name = format!("{}:/v", image.display());
+    let mut uuids = std::collections::HashSet::new();
+    for _ in 0..3 {
+        run_in(Path::new("/"), &env, &["subvol", "create", &name]).expect(0);
+        let shown = run_in(Path::new("/"), &env, &["subvol", "show", &name]).expect(0);
+        let field = |what: &str| {
+            let line = shown.text().lines().find(|l| l.trim_start().starts_with(what));
+            line.unwrap_or_else(|| panic!("{}", shown.text())).split(':').nth(1).unwrap().trim().to_owned()
+        };
+        assert_eq!(field("Subvolume ID"), "256");
+        assert!(uuids.insert(field("UUID")), "{} was another's", field("UUID"));
+        run_in(Path::new("/"), &env, &["subvol", "delete", &name]).expect(0);
+    }
+}

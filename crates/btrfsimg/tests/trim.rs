@@ -161,3 +161,21 @@ fn an_image_that_does_not_add_up_is_left_alone() {
     assert!(ran.stderr.contains("BG-08"), "{}", ran.stderr);
     assert!(fs::read(&image).unwrap() == before, "it was changed");
 }
+
+/// Metadata of one profile and data of another that cannot be trimmed: nothing goes, wherever its chunks lie.
+#[test]
+fn nothing_goes_where_a_profile_is_not_supported() {
+    if !Oracle::new().has_progs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("k.img");
+    btrfs_progs::mkfs(&image, 256 << 20, &["-d", "raid0", "-m", "dup"]).unwrap();
+    // What would go: free space, and space of no chunk.
+    let file = File::options().read(true).write(true).open(&image).unwrap();
+    file.write_all_at(SECRET, 250 << 20).unwrap();
+    let before = fs::read(&image).unwrap();
+    let said = run(&["trim", image.to_str().unwrap()]).expect(3);
+    assert!(said.stderr.contains("RAID0"), "{}", said.stderr);
+    assert!(fs::read(&image).unwrap() == before, "something went");
+}

@@ -1,6 +1,8 @@
 //! CS-: checksums of data.
 
-use btrfsimg_ondisk::{FileExtent, FileExtentKind, InodeItem, Key, KeyType, Logical, inode_flags, objectid};
+use btrfsimg_ondisk::{
+    FileExtent, FileExtentKind, InodeItem, Key, KeyType, Logical, block_group_flags, inode_flags, objectid,
+};
 
 use super::file_extents::{extent, regular};
 use super::{in_tree, some};
@@ -59,6 +61,23 @@ super::table! {
         let last_sector = 0u64.wrapping_sub(image.sector());
         let key = |last: Key| Key { offset: last_sector, ..last };
         image.append(objectid::CSUM_TREE, key, &data).map(|s| s.map(drop))
+    };
+    "csum-over-free-space": "CS-05", kernel reads, check names,
+    "adds checksums at the start, in the middle and at the end of each free range of data",
+    needs "a checksum item, free space for data, and room",
+    |image, _| {
+        let (width, sector) = (image.ctx().csum.width(), image.sector());
+        let mut any = None;
+        for gap in image.gaps(block_group_flags::DATA)? {
+            let (first, last) = (gap.start.next_multiple_of(sector), gap.end / sector * sector - sector);
+            let mut places = vec![first, (first + last) / 2 / sector * sector, last];
+            places.dedup();
+            for at in places.into_iter().filter(|at| (first..=last).contains(at)) {
+                let key = Key::new(objectid::EXTENT_CSUM, KeyType::EXTENT_CSUM, at);
+                any = image.insert(objectid::CSUM_TREE, key, &vec![0x5a; width])?.or(any);
+            }
+        }
+        Ok(any.map(drop))
     };
     "csum-missing": "CS-06", kernel refuses, check names,
     "removes the checksum of the first sector of an item", needs "a checksum item of two sectors",

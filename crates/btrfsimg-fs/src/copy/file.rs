@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::lookup::{Place, SegmentKind, Segments};
 use crate::read::{Filesystem, Info, Piece, stream_file};
 use crate::txn::Transaction;
-use crate::write::contents::{Codec, PIECE, clone_range, read_stored, truncate, write_at};
+use crate::write::contents::{Codec, PIECE, check_source, clone_range, read_stored, truncate, write_at};
 
 /// An error, and whose: a source that cannot be read ends one file, an image that cannot be written the whole copy.
 pub(super) enum Fault {
@@ -27,6 +27,7 @@ pub(super) fn copy_contents(
 ) -> Result<(), Fault> {
     let size = inode.size.get();
     if source.is_here() && options.reflink != Reflink::Never {
+        check_source(tx, from).map_err(Fault::Source)?;
         match clone_range(tx, from, 0..size, to, 0) {
             Ok(()) => return Ok(()),
             Err(Error::Invalid(why)) if options.reflink == Reflink::Always => {

@@ -211,8 +211,10 @@ pub fn highest_inode(items: &impl Items, tree: u64) -> Result<u64> {
 /// `Corrupt`, `Io`.
 pub fn root_item(items: &impl Items, tree: u64) -> Result<Option<(Key, RootItem)>> {
     let (from, to) = Place { tree: objectid::ROOT_TREE, ino: tree }.keys(KeyType::ROOT_ITEM);
-    let Some((key, data)) = items.last(objectid::ROOT_TREE, &from, &to)? else { return Ok(None) };
-    let item = RootItem::parse(&data)
-        .ok_or_else(|| Error::corrupt("ROOT-02", format!("root item {key} has an invalid size")))?;
-    Ok(Some((key, item)))
+    let mut found = None;
+    items.with_last(objectid::ROOT_TREE, &from, &to, &mut |item| {
+        found = Some((item.key, tree::parse_root_item(&item)?));
+        Ok(())
+    })?;
+    Ok(found)
 }

@@ -253,12 +253,7 @@ impl Transaction<'_> {
         let removed = std::mem::take(&mut self.removed_chunks);
         removed.iter().try_for_each(|chunk| self.remove_chunk_items(chunk))?;
         let new = std::mem::take(&mut self.new_chunks);
-        for (i, chunk) in new.iter().enumerate() {
-            if let Err(error) = self.write_chunk_items(chunk.start) {
-                self.new_chunks.extend(new.into_iter().skip(i));
-                return Err(error);
-            }
-        }
+        new.iter().try_for_each(|chunk| self.write_chunk_items(chunk.start))?;
         if new.is_empty() && removed.is_empty() {
             return Ok(false);
         }

@@ -26,7 +26,7 @@ impl Transaction<'_> {
     /// `NoSpace`, `Corrupt`, `Io`; the image is as before unless the superblock was being written, after which the
     /// volume is poisoned.
     pub fn commit(mut self) -> Result<()> {
-        if let Some(error) = self.pending_csums.lost.take() {
+        if let Some(error) = self.failed.take() {
             return Err(error);
         }
         if self.is_empty() {

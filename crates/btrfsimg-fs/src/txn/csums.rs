@@ -6,8 +6,9 @@ use btrfsimg_ondisk::{CsumType, Key, KeyType, Logical, leaf_data_size, objectid}
 
 use super::runs::Runs;
 use super::{ItemBatch, Transaction};
-use crate::error::{Error, Result};
-use crate::tree::Cursor;
+use crate::block_store::BlockStore;
+use crate::error::Result;
+use crate::tree::{Blocks, Cursor};
 
 /// Items gathered before they go into the tree.
 const BATCH_ITEMS: usize = 32;
@@ -24,26 +25,36 @@ pub(super) struct PendingCsums {
     ready: ItemBatch,
     /// Sectors whose checksums are to be removed.
     dropped: Runs,
-    /// Why some of it failed and is known no more: this must not become the state of the image.
-    pub(super) lost: Option<Error>,
 }
 
 impl PendingCsums {
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.ready.is_empty() && self.dropped.len() == 0
     }
-
-    /// Keeps the first error.
-    fn done(&mut self, result: Result<()>) -> Result<()> {
-        if let Err(error) = &result {
-            self.lost.get_or_insert_with(|| error.again());
-        }
-        result
-    }
 }
 
 fn csum_key(at: u64) -> Key {
     Key::new(objectid::EXTENT_CSUM, KeyType::EXTENT_CSUM, at)
+}
+
+/// Whether the committed state has checksums of any sector in `run`.
+pub(super) fn is_any_over(store: &BlockStore, run: &Range<u64>) -> Result<bool> {
+    // A file system that is being made has no trees yet.
+    if store.superblock().generation.get() == 0 || store.root(objectid::CSUM_TREE)?.is_none() {
+        return Ok(false);
+    }
+    Ok(last_item_below(store, run.end)?.is_some_and(|(covered, _)| covered.end > run.start))
+}
+
+/// The last checksums that begin before `end`, and the range that they are of.
+fn last_item_below(blocks: &impl Blocks, end: u64) -> Result<Option<(Range<u64>, Vec<u8>)>> {
+    let (width, sectorsize) = (blocks.ctx().csum.width(), blocks.ctx().sectorsize);
+    let cursor = Cursor::at_or_before(blocks, objectid::CSUM_TREE, &csum_key(end.saturating_sub(1)))?;
+    Ok(cursor.filter(|c| c.key().key_type == KeyType::EXTENT_CSUM).map(|c| {
+        let (start, data) = (c.key().offset, c.item().data);
+        let end = start.saturating_add((data.len() / width) as u64 * sectorsize);
+        (start..end, data.to_vec())
+    }))
 }
 
 impl Transaction<'_> {
@@ -96,7 +107,7 @@ impl Transaction<'_> {
         let mut ready = std::mem::take(&mut self.pending_csums.ready);
         ready.sort();
         let inserted = self.insert_batch(objectid::CSUM_TREE, &ready);
-        self.pending_csums.done(inserted)
+        self.note_failure(inserted)
     }
 
     /// Puts all gathered checksums into the tree, and takes those of freed sectors out.
@@ -114,6 +125,13 @@ impl Transaction<'_> {
         self.insert_ready_csums()
     }
 
+    /// Removes the checksums over space that was just handed out, in the end: they are of something that is gone, and
+    /// Linux, which leaves them where it finds them, overwrites them as well.
+    pub(super) fn remove_stale_csums(&mut self) -> Result<()> {
+        let stale = std::mem::take(&mut self.space.stale_csums);
+        stale.iter().try_for_each(|run| self.remove_csums(Logical(run.start), run.end - run.start))
+    }
+
     /// Removes the checksums of the `len` bytes at `at`, in the end: ranges that touch go in one.
     pub(super) fn remove_csums(&mut self, at: Logical, len: u64) -> Result<()> {
         if !self.pending_csums.bytes.is_empty() || !self.pending_csums.ready.is_empty() {
@@ -126,7 +144,7 @@ impl Transaction<'_> {
     fn flush_dropped_csums(&mut self) -> Result<()> {
         let dropped = std::mem::take(&mut self.pending_csums.dropped);
         let removed = dropped.iter().try_for_each(|range| self.remove_csum_range(range));
-        self.pending_csums.done(removed)
+        self.note_failure(removed)
     }
 
     /// Items that reach beyond the range keep the rest.
@@ -134,29 +152,17 @@ impl Transaction<'_> {
     fn remove_csum_range(&mut self, range: Range<u64>) -> Result<()> {
         let (width, sectorsize) = (self.csum_width(), u64::from(self.sectorsize()));
         let index = |start: u64, at: u64| ((at - start) / sectorsize) as usize * width;
-        let head = self.csum_item_over(range.start)?.filter(|(start, _)| *start < range.start);
-        let tail = self.csum_item_over(range.end - 1)?.map(|(start, data)| {
-            let kept = index(start, range.end).min(data.len());
-            data[kept..].to_vec()
-        });
-        if let Some((start, data)) = head {
-            self.replace(objectid::CSUM_TREE, csum_key(start), &data[..index(start, range.start)])?;
+        let head = last_item_below(self, range.start)?.filter(|(covered, _)| covered.end > range.start);
+        let tail = last_item_below(self, range.end)?.filter(|(covered, _)| covered.end > range.end);
+        let tail = tail.map(|(covered, data)| data[index(covered.start, range.end)..].to_vec());
+        if let Some((covered, data)) = head {
+            let kept = &data[..index(covered.start, range.start)];
+            self.replace(objectid::CSUM_TREE, csum_key(covered.start), kept)?;
         }
         self.remove_range(objectid::CSUM_TREE, csum_key(range.start), csum_key(range.end - 1))?;
         match tail {
-            Some(data) if !data.is_empty() => self.insert(objectid::CSUM_TREE, csum_key(range.end), &data),
-            _ => Ok(()),
+            Some(data) => self.insert(objectid::CSUM_TREE, csum_key(range.end), &data),
+            None => Ok(()),
         }
-    }
-
-    /// The first address and the checksums of the item that has the sector of `at`.
-    fn csum_item_over(&self, at: u64) -> Result<Option<(u64, Vec<u8>)>> {
-        let (width, sectorsize) = (self.csum_width(), u64::from(self.sectorsize()));
-        let cursor = Cursor::at_or_before(self, objectid::CSUM_TREE, &csum_key(at))?;
-        Ok(cursor.filter(|c| c.key().key_type == KeyType::EXTENT_CSUM).and_then(|c| {
-            let (start, data) = (c.key().offset, c.item().data);
-            let end = start.saturating_add((data.len() / width) as u64 * sectorsize);
-            (at < end).then(|| (start, data.to_vec()))
-        }))
     }
 }

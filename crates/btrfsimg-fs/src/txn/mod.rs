@@ -63,6 +63,8 @@ pub struct Transaction<'v> {
     removed_chunks: Vec<crate::chunk_map::Chunk>,
     reserve: reserve::Reserve,
     pending_csums: csums::PendingCsums,
+    /// The first change that failed half way: what is in memory must not become the state of the image.
+    failed: Option<Error>,
     /// Logical ranges that this transaction has written to.
     written: runs::Runs,
     now: btrfsimg_ondisk::Timespec,
@@ -98,10 +100,14 @@ impl<'v> Transaction<'v> {
         self.now
     }
 
-    /// A new UUID: at random, or where images are to be equal, from what it is for.
+    /// A new UUID: at random, or where images are to be equal, from what it is for and the transaction: an id may have
+    /// been another's before.
     pub(crate) fn new_uuid(&self, purpose: &str, id: u64) -> Uuid {
         match self.volume.reproducible {
-            true => derived_uuid(Uuid::from_bytes(self.superblock.fsid), purpose, id),
+            true => {
+                let purpose = format!("{purpose} of transaction {}", self.transid);
+                derived_uuid(Uuid::from_bytes(self.superblock.fsid), &purpose, id)
+            }
             false => Uuid::new_v4(),
         }
     }
@@ -142,7 +148,8 @@ impl<'v> Transaction<'v> {
     /// `NoSpace`.
     pub fn alloc_data(&mut self, len: u64) -> Result<Logical> {
         let sectorsize = u64::from(self.sectorsize());
-        self.alloc(SpaceKind::Data, len, sectorsize)
+        let at = self.alloc(SpaceKind::Data, len, sectorsize)?;
+        self.remove_stale_csums().map(|()| at)
     }
 
     /// The same, but only in block groups that are there: `None` where none has `len` bytes in one piece.
@@ -154,7 +161,8 @@ impl<'v> Transaction<'v> {
         if !self.keeps_reserve(kind, len)? {
             return Ok(None);
         }
-        self.space.alloc(&self.volume.store, kind, len, sectorsize)
+        let at = self.space.alloc(&self.volume.store, kind, len, sectorsize)?;
+        self.remove_stale_csums().map(|()| at)
     }
 
     /// Where blocks and data are read from. Checksums of data written here are found in the tree after
@@ -198,6 +206,14 @@ impl<'v> Transaction<'v> {
     pub fn change_data_ref(&mut self, at: Logical, len: u64, back: BackRef, delta: i64) -> Result<()> {
         self.gather_data_ref(at, len, back, delta)?;
         if delta < 0 { self.with_reserve(Self::bound_refs) } else { self.bound_refs() }
+    }
+
+    /// The result of a change that may have been made in part, where it is an error.
+    fn note_failure<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.failed.get_or_insert_with(|| error.again());
+        }
+        result
     }
 
     fn gather_data_ref(&mut self, at: Logical, len: u64, back: BackRef, delta: i64) -> Result<()> {

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use btrfsimg_ondisk::{Logical, block_group_flags as bg};
 
-use super::free_space;
 use super::runs::Runs;
+use super::{csums, free_space};
 use crate::block_store::BlockStore;
 use crate::chunk_map::Chunk;
 use crate::error::{Error, Result};
@@ -38,6 +38,11 @@ impl SpaceKind {
         }
     }
 
+    /// Whether file data may be in it.
+    fn is_for_data(self) -> bool {
+        self.flag() & bg::DATA != 0
+    }
+
     /// Whether a block group or chunk with these flags is of this kind.
     pub(super) fn is_served_by(self, flags: u64) -> bool {
         flags & self.flag() == self.flag()
@@ -63,6 +68,8 @@ pub(super) struct FreeSpace {
     before: Runs,
     /// What of it is free by the extent tree as well. The free space tree alone is not believed.
     proven: Runs,
+    /// What of it was asked for checksums that are left over from something else.
+    asked_for_csums: Runs,
     /// As the free space tree has it now; `None` when it has nothing yet.
     pub(super) written: Option<Runs>,
     /// As it must have it after the commit.
@@ -115,11 +122,30 @@ impl Group {
         Ok(())
     }
 
-    fn take(&mut self, at: u64, len: u64) {
-        self.free.available.remove(at..at + len);
-        self.free.after.remove(at..at + len);
-        self.free.hint = at + len;
-        self.used += len;
+    /// The free runs of `range` over which the csum tree has something: it is asked once for each.
+    fn stale_csums(&mut self, store: &BlockStore, range: &Range<u64>) -> Result<Runs> {
+        let mut stale = Runs::default();
+        if self.free.asked_for_csums.contains(range) {
+            return Ok(stale);
+        }
+        for run in self.free.before.meeting(range) {
+            if csums::is_any_over(store, &run)? {
+                stale.insert(run.clone());
+            }
+            self.free.asked_for_csums.insert(run);
+        }
+        Ok(stale)
+    }
+
+    /// Takes a range that is available for `kind`. Of data, returns the free runs it is in that have checksums.
+    fn claim(&mut self, store: &BlockStore, range: Range<u64>, kind: SpaceKind) -> Result<Runs> {
+        self.prove_free(store, &range)?;
+        let stale = if kind.is_for_data() { self.stale_csums(store, &range)? } else { Runs::default() };
+        self.free.available.remove(range.clone());
+        self.free.after.remove(range.clone());
+        self.free.hint = range.end;
+        self.used += range.end - range.start;
+        Ok(stale)
     }
 }
 
@@ -144,7 +170,8 @@ impl FreeSpace {
         // What does not come from the free space tree comes from the extent tree, or is new.
         let proven = if written.is_none() { after.clone() } else { Runs::default() };
         let (before, no_run_of) = (after.clone(), u64::MAX);
-        FreeSpace { recorded, before, proven, written, after, available, hint: 0, no_run_of }
+        let asked_for_csums = Runs::default();
+        FreeSpace { recorded, before, proven, asked_for_csums, written, after, available, hint: 0, no_run_of }
     }
 }
 
@@ -159,6 +186,8 @@ pub(super) struct Space {
     longest: BTreeMap<u64, u64>,
     /// Space in one piece that is kept for nodes, out of what is available.
     for_nodes: Range<u64>,
+    /// Free runs that were handed out in part, with checksums left over from something else.
+    pub(super) stale_csums: Runs,
     /// Change of the superblock's `bytes_used`.
     pub(super) bytes_used_delta: i64,
 }
@@ -181,8 +210,8 @@ impl Space {
         if let Some(group) = self.current.get(&kind).and_then(|start| self.groups.get_mut(start))
             && let Some(at) = group.free.find(len, align)
         {
-            group.prove_free(store, &(at..at + len))?;
-            group.take(at, len);
+            let stale = group.claim(store, at..at + len, kind)?;
+            stale.iter().for_each(|run| self.stale_csums.insert(run));
             self.bytes_used_delta += len.cast_signed();
             return Ok(Some(Logical(at)));
         }
@@ -192,8 +221,8 @@ impl Space {
             }
             let group = self.load(store, start)?;
             if let Some(at) = group.free.find(len, align) {
-                group.prove_free(store, &(at..at + len))?;
-                group.take(at, len);
+                let stale = group.claim(store, at..at + len, kind)?;
+                stale.iter().for_each(|run| self.stale_csums.insert(run));
                 self.current.insert(kind, start);
                 self.bytes_used_delta += len.cast_signed();
                 return Ok(Some(Logical(at)));

@@ -70,6 +70,27 @@ impl Device for CrashDevice {
         self.note(Event::SetLen(len));
         Ok(())
     }
+
+    /// A write of zeros over what is not zero, that may be lost, torn and reordered as any.
+    fn punch(&self, at: Physical, len: u64) -> io::Result<()> {
+        let end = at.0.checked_add(len).filter(|end| self.len().is_ok_and(|len| *end <= len));
+        let end = end.ok_or(io::ErrorKind::InvalidInput)?;
+        let (mut here, mut buf) = (at.0, [0; 4096]);
+        while here < end {
+            let next = end.min((here / 4096 + 1) * 4096);
+            let bytes = usize::try_from(next - here).map_err(|_| io::ErrorKind::InvalidInput)?;
+            self.read_at(&mut buf[..bytes], Physical(here))?;
+            if buf[..bytes].iter().any(|byte| *byte != 0) {
+                self.write_at(&vec![0; bytes], Physical(here))?;
+            }
+            here = next;
+        }
+        Ok(())
+    }
+
+    fn is_sparse(&self) -> bool {
+        true
+    }
 }
 
 /// What a device held, and what was done to it.

@@ -60,6 +60,40 @@ pub fn image_grown() -> Result<Workload> {
 /// # Errors
 /// When the image before cannot be made, or has no such block group.
 pub fn group_given_away() -> Result<Workload> {
+    let (start, count) = with_group_to_give_away()?;
+    Ok(Workload {
+        name: "a block group given away",
+        start,
+        room: 0,
+        options: VolumeOptions::default(),
+        change: Box::new(move |volume| write_data(volume, count)?.commit()),
+    })
+}
+
+/// The same, but the transaction is given up once it has written there, and what it wrote is made holes; then another
+/// one is committed.
+///
+/// # Errors
+/// As [`group_given_away`].
+pub fn group_taken_back() -> Result<Workload> {
+    let (start, count) = with_group_to_give_away()?;
+    Ok(Workload {
+        name: "a block group given away and taken back",
+        start,
+        room: 0,
+        options: VolumeOptions::default(),
+        change: Box::new(move |volume| {
+            drop(write_data(volume, count)?);
+            let mut tx = volume.begin(now())?;
+            let attributes = Attributes::new(0o100_644, now());
+            create(&mut tx, Place::TOP, b"after", attributes, Vec::new())?;
+            tx.commit()
+        }),
+    })
+}
+
+/// An image with an empty block group of metadata, and how many MiB of data take its device space.
+fn with_group_to_give_away() -> Result<(Vec<u8>, u64)> {
     let start = with_empty_metadata()?;
     let before = metadata_chunks(&BlockStore::open(Arc::new(MemDevice::new(start.clone())))?);
     ensure!(before.len() > 1, "there is one block group of metadata");
@@ -67,24 +101,19 @@ pub fn group_given_away() -> Result<Workload> {
     let mut count = 1;
     loop {
         let mut volume = Volume::open(Arc::new(MemDevice::new(start.clone())), VolumeOptions::default())?;
-        write_data(&mut volume, count).context("no block group was given away")?;
+        write_data(&mut volume, count)
+            .and_then(Transaction::commit)
+            .context("no block group was given away")?;
         let after = metadata_chunks(volume.store());
         if before.iter().any(|chunk| !after.contains(chunk)) {
-            break;
+            return Ok((start, count));
         }
         count += 1;
     }
-    Ok(Workload {
-        name: "a block group given away",
-        start,
-        room: 0,
-        options: VolumeOptions::default(),
-        change: Box::new(move |volume| write_data(volume, count)),
-    })
 }
 
-/// Writes `count` files of a MiB in one commit.
-fn write_data(volume: &mut Volume, count: u64) -> FsResult<()> {
+/// Writes `count` files of a MiB.
+fn write_data(volume: &mut Volume, count: u64) -> FsResult<Transaction<'_>> {
     let (mut tx, pool) = (volume.begin(now())?, WorkspacePool::new(1));
     let mut codec = Codec::new(&tx, &pool, CompressionPolicy::default());
     for n in 0..count {
@@ -93,7 +122,7 @@ fn write_data(volume: &mut Volume, count: u64) -> FsResult<()> {
         let file = create(&mut tx, Place::TOP, name.as_bytes(), attributes, Vec::new())?;
         contents::write_at(&mut tx, file, 0, &Rng::new(n).bytes(1 << 20), &mut codec)?;
     }
-    tx.commit()
+    Ok(tx)
 }
 
 fn metadata_chunks(store: &BlockStore) -> Vec<u64> {
@@ -188,11 +217,11 @@ impl Observer for Nobody {
     fn failed(&mut self, _: &[u8], _: Error) {}
 }
 
-/// A file removed, what it had overwritten with zeros, and another one made.
+/// A file removed, what it had given back as holes or zeros, and another one made.
 ///
 /// # Errors
 /// When the image before cannot be made.
-pub fn space_trimmed() -> Result<Workload> {
+pub fn space_trimmed(method: Method) -> Result<Workload> {
     let before = source_tree(12, 11)?;
     let start = filled(16_384, SIZE, |tx| {
         import(tx, before.path())?;
@@ -208,7 +237,7 @@ pub fn space_trimmed() -> Result<Workload> {
         tx.commit()
     };
     Ok(Workload {
-        name: "free space overwritten",
+        name: if method == Method::Zeros { "free space overwritten" } else { "free space punched" },
         start,
         room: 1 << 20,
         options: VolumeOptions::default(),
@@ -221,7 +250,7 @@ pub fn space_trimmed() -> Result<Workload> {
                 }
                 None => Ok(()),
             })?;
-            trim(volume.store(), Method::Zeros)?;
+            trim(volume.store(), method)?;
             step(volume, &|tx| match find_entry(tx, Place::TOP, b"new")? {
                 Some(_) => Ok(()),
                 None => {

@@ -11,6 +11,7 @@ use btrfsimg_fs::device::MemDevice;
 use btrfsimg_fs::import::{Options as ImportOptions, Preserve, Sparse, Target, import_tree};
 use btrfsimg_fs::lookup::{self, Place, entries, find_entry, target};
 use btrfsimg_fs::mkfs::{Features, Options, Size, finish_size, make};
+use btrfsimg_fs::trim::Method;
 use btrfsimg_fs::txn::{Transaction, TreeDrop, Volume, VolumeOptions};
 use btrfsimg_fs::write::contents::{self, Codec};
 use btrfsimg_fs::write::create::create;
@@ -22,7 +23,9 @@ use btrfsimg_fs::{Error, Result as FsResult};
 use btrfsimg_ondisk::{CsumType, Timespec, Uuid};
 use tempfile::TempDir;
 
-use super::device_space::{files_defragmented, group_given_away, image_grown, space_trimmed};
+use super::device_space::{
+    files_defragmented, group_given_away, group_taken_back, image_grown, space_trimmed,
+};
 use crate::rng::Rng;
 
 /// An image and a change of it.
@@ -96,8 +99,10 @@ pub fn all(scale: usize) -> Result<Vec<Workload>> {
         full_image()?,
         image_grown()?,
         group_given_away()?,
+        group_taken_back()?,
         files_defragmented(scale)?,
-        space_trimmed()?,
+        space_trimmed(Method::Zeros)?,
+        space_trimmed(Method::Holes)?,
     ])
 }
 

@@ -14,7 +14,7 @@ use crate::address::{Address, ImageArgs};
 use crate::clock;
 use crate::cmd::report::{counted, json_workspaces, shown_size, shown_workspaces};
 use crate::cmd::workers;
-use crate::edit::{EditArgs, resolve, stop_flag, tolerate};
+use crate::edit::{EditArgs, stop_flag, tolerate};
 use crate::output::{Ui, print_json, put_bytes, shown, stdout};
 use crate::size::parse_size;
 
@@ -176,8 +176,8 @@ fn work(
             if is_first {
                 let start = args.image.start_in(&tx).with_context(name)?;
                 for address in addresses {
-                    let place =
-                        resolve(&tx, start, &address.path, true).map_err(|e| address.about(e.into()))?;
+                    let place = btrfsimg_fs::lookup::resolve(&tx, start, &address.path, true)
+                        .map_err(|e| address.about(e.into()))?;
                     defrag.add(address.path.clone(), place, args.recursive);
                 }
             }

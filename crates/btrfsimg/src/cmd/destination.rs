@@ -4,13 +4,13 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
-use btrfsimg_fs::lookup::{Place, resolve_parent};
+use btrfsimg_fs::lookup::{Place, resolve, resolve_parent};
 use btrfsimg_ondisk::FileType;
 
 use super::below::file_type;
 use super::entries::join;
 use crate::address::Address;
-use crate::edit::{EditCx, resolve};
+use crate::edit::EditCx;
 use crate::exit::usage;
 
 /// What the last word means.

@@ -64,7 +64,7 @@ impl Edit for Args {
         if !self.symbolic {
             for word in targets {
                 let address = image.address(word)?;
-                if address.image != to.image {
+                if !address.is_in_image_of(&to) {
                     let why = "a hard link is in the same image as its target; copy it with cp";
                     return Err(usage(format!("{address}: {why}")));
                 }

@@ -59,7 +59,7 @@ impl Edit for Args {
         let to = image.address(to)?;
         for word in sources {
             let address = image.address(word)?;
-            if address.image != to.image {
+            if !address.is_in_image_of(&to) {
                 return Err(usage(format!("{address}: not in {}; copy it with cp", to.image.display())));
             }
         }

@@ -2,14 +2,13 @@
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
-use btrfsimg_fs::lookup::{Place, find_entry, resolve_parent};
+use btrfsimg_fs::lookup::{Place, find_entry, resolve, resolve_parent};
 use btrfsimg_fs::txn::Transaction;
 use btrfsimg_fs::write::create::create;
 use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_fs::write::names::check_changeable;
 
 use crate::address::Address;
-use crate::edit::resolve;
 
 /// What becomes of a file that is not there.
 #[derive(Clone, Copy, PartialEq, Eq)]

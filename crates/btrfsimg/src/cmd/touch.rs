@@ -90,7 +90,7 @@ impl Edit for Args {
         let atime = (self.access || neither).then_some(atime);
         let mtime = (self.modification || neither).then_some(mtime);
         cx.each(|cx, address| {
-            let place = match crate::edit::resolve(cx.tx, cx.start, &address.path, !self.no_dereference) {
+            let place = match lookup::resolve(cx.tx, cx.start, &address.path, !self.no_dereference) {
                 Err(Error::NotFound(_)) if self.no_create || self.no_dereference => return Ok(()),
                 Err(Error::NotFound(_)) => {
                     let place = make(cx, address)?;

@@ -44,6 +44,26 @@ pub fn clone_range(
     file.finish()
 }
 
+/// Reads what [`clone_range`] reads of all of the file `from`: what is wrong with that is known before anything is
+/// changed.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub(crate) fn check_source(tx: &mut Transaction<'_>, from: Place) -> Result<()> {
+    let (size, _, flags) = regular(tx, from)?;
+    let sector = u64::from(tx.sectorsize());
+    let mut parts = Parts::of(from, 0..size.checked_next_multiple_of(sector).unwrap_or(size));
+    if inline_len(tx, from)?.is_some() {
+        // Of a larger file, it is decoded.
+        if size > sector {
+            read_stored(tx, from, flags, 0..sector)?;
+        }
+        parts.skip_to(sector);
+    }
+    while parts.next_batch(tx)?.len() == BATCH {}
+    Ok(())
+}
+
 struct Source {
     place: Place,
     size: u64,
@@ -76,35 +96,70 @@ fn check(file: &OpenFile<'_, '_>, source: &Source, range: &Range<u64>, at: u64) 
     Ok(end)
 }
 
+/// What of a file's extents lies in a range, a batch at a time; no holes, nothing inline.
+struct Parts {
+    place: Place,
+    range: Range<u64>,
+    /// Where the next extent may begin at the earliest; the first one may begin before it.
+    next: Option<u64>,
+}
+
+impl Parts {
+    fn of(place: Place, range: Range<u64>) -> Parts {
+        Parts { place, range, next: None }
+    }
+
+    /// Goes on at `start`, where no extent before it reaches to.
+    fn skip_to(&mut self, start: u64) {
+        self.next = Some(start);
+    }
+
+    /// The next ones: fewer than a batch are the last.
+    fn next_batch(&mut self, tx: &Transaction<'_>) -> Result<Vec<Extent>> {
+        let (mut parts, end) = (Vec::new(), self.range.end);
+        let from = self.next.unwrap_or(self.range.start);
+        if from >= end {
+            return Ok(parts);
+        }
+        file_extents(tx, self.place, from, |start, extent| {
+            let Some(extent) = Extent::new(start, &extent).filter(|e| e.start < end) else {
+                return Ok(start < end);
+            };
+            if self.next.is_some_and(|next| start < next) {
+                let (tree, ino) = (self.place.tree, self.place.ino);
+                let reason =
+                    format!("root={tree} inode {ino}: file extent at {start} overlaps the one before");
+                return Err(Error::corrupt("FE-22", reason));
+            }
+            let part = extent.part(start.max(from), extent.end().min(end))?;
+            self.next = Some(extent.end());
+            if !extent.is_hole() {
+                parts.push(part);
+            }
+            Ok(parts.len() < BATCH)
+        })?;
+        Ok(parts)
+    }
+}
+
 impl OpenFile<'_, '_> {
     /// Puts the extents of `range` at `at`, where nothing is.
     fn clone_all(&mut self, source: &Source, range: &Range<u64>, at: u64) -> Result<()> {
-        let mut next = range.start;
-        if next == 0 && inline_len(self.tx, source.place)?.is_some() {
+        let mut parts = Parts::of(source.place, range.start..self.sector_end(range.end));
+        if range.start == 0 && inline_len(self.tx, source.place)?.is_some() {
             self.copy_inline(source, range, at)?;
-            next = self.sector;
+            parts.skip_to(self.sector);
         }
-        let end = self.sector_end(range.end);
-        while next < end {
-            let mut shared = Vec::new();
-            file_extents(&*self.tx, source.place, next, |start, extent| {
-                let Some(extent) = Extent::new(start, &extent).filter(|e| e.start < end) else {
-                    return Ok(start < end);
-                };
-                let part = extent.part(extent.start.max(next), extent.end().min(end))?;
-                next = extent.end();
-                if !extent.is_hole() {
-                    let moved = part.start - range.start + at;
-                    shared.push(Extent { start: moved, ..part });
-                }
-                Ok(shared.len() < BATCH)
-            })?;
+        loop {
+            let mut shared = parts.next_batch(self.tx)?;
+            for part in &mut shared {
+                part.start = part.start - range.start + at;
+            }
             self.put_shared(&shared)?;
             if shared.len() < BATCH {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Copies the inline extent of `source`: as it is when it is all of both files, else as a sector of bytes.

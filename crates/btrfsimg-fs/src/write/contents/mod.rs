@@ -11,6 +11,7 @@ mod replace;
 mod truncate;
 mod write;
 
+pub(crate) use clone::check_source;
 pub use clone::clone_range;
 pub use drop::drop_range;
 pub(crate) use file::read_stored;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
-use btrfsimg_fs::lookup::{Place, SYMLINKS_MAX, find_entry, inode, resolve_parent, symlink_target};
+use btrfsimg_fs::lookup::{Place, SYMLINKS_MAX, find_entry, inode, resolve, resolve_parent, symlink_target};
 use btrfsimg_fs::txn::Transaction;
 use btrfsimg_ondisk::FileType;
 
@@ -10,7 +10,7 @@ use super::{Args, Words};
 use crate::address::Address;
 use crate::cmd::entries::join;
 use crate::cmd::open_file::dangling;
-use crate::edit::{EditCx, resolve};
+use crate::edit::EditCx;
 use crate::exit::usage;
 
 /// Where one source goes.

@@ -1,9 +1,8 @@
 //! From an image into an image: the same or another.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use btrfsimg_fs::Error;
 use btrfsimg_fs::copy::{self, Reflink, Source, copy_contents, copy_entry};
 use btrfsimg_fs::lookup::{self, Place, inode};
@@ -25,7 +24,7 @@ pub(super) fn copy(
 ) -> Result<()> {
     let mut opened: Option<(&Path, Opened)> = None;
     for address in from {
-        if is_same_file(&address.image, &target.to.image)? {
+        if address.is_in_image_of(target.to) {
             let place = cx.resolve(address, args.follows())?;
             copy_one(args, cx, Source::Here, place, address, target)?;
             continue;
@@ -43,15 +42,6 @@ pub(super) fn copy(
         }
     }
     Ok(())
-}
-
-fn is_same_file(a: &Path, b: &Path) -> Result<bool> {
-    let id = |path: &Path| {
-        let meta = std::fs::metadata(path).with_context(|| path.display().to_string())?;
-        // A block device by its number, whatever its name.
-        Ok::<_, anyhow::Error>(if meta.rdev() == 0 { (meta.dev(), meta.ino()) } else { (0, meta.rdev()) })
-    };
-    Ok(id(a)? == id(b)?)
 }
 
 fn copy_one(

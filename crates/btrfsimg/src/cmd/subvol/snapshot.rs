@@ -46,7 +46,7 @@ impl Edit for Args {
 
     fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
         let both = image.addresses(&[self.source.clone(), self.dest.clone()])?;
-        if both.iter().any(|a| a.image != both[0].image) {
+        if both.iter().any(|a| !a.is_in_image_of(&both[0])) {
             return Err(usage("a snapshot is in the image of its source; copy to another image with cp"));
         }
         Ok(both)
