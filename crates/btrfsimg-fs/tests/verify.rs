@@ -139,6 +139,26 @@ fn mirrors(base: &Base) {
     }
 }
 
+/// What is damaged and unsupported too is damaged: that is what its owner must hear.
+#[test]
+fn corruption_comes_before_what_is_not_supported() {
+    let Some(base) = Base::make() else { return };
+    let unknown = |sb: &mut Superblock| sb.incompat_flags |= 1 << 40;
+    let patch = |edit: &dyn Fn(&mut Superblock)| {
+        let mut sb = *base.store.superblock();
+        edit(&mut sb);
+        let copies = [65536, 64 << 20].into_iter();
+        let sealed = |at| sb.sealed_for(Physical(at), CsumType::Crc32c).as_bytes().to_vec();
+        copies.map(|at| (at, sealed(at))).collect::<Vec<_>>()
+    };
+    let damaged = patch(&|sb| {
+        unknown(sb);
+        sb.stripesize = 4095.into();
+    });
+    assert_eq!(base.rules(damaged), ["SB-13"]);
+    assert!(base.refuses(patch(&unknown)), "only unsupported");
+}
+
 /// Root items that lead to the same blocks do not make verify read them again.
 #[test]
 fn many_roots_of_one_tree_are_read_once() {

@@ -79,9 +79,6 @@ super::table! {
         let spot = some!(chunk(image, target)?);
         image.edit_bytes(&spot, |data| data.extend_from_within(48..80))
     };
-    "chunk-length-stripe": "CH-17", kernel refuses, check misses,
-    "makes a chunk a sector longer", needs "a data chunk",
-    |image, target| edit(image, target, |c| c.length += u64::from(c.sector_size.get()));
     "chunks-overlap": "CH-17", kernel refuses, check names,
     "moves a chunk's start into the chunk before", needs "two chunks that touch",
     |image, _| {

@@ -228,6 +228,13 @@ super::table! {
         let spot = some!(in_tree(image, target, METADATA_ITEM, |i| i.slot > 0)?);
         image.remove(&spot)
     };
+    "tree-block-extent-of-data": "XR-04", kernel reads, check misses,
+    "makes the extent item of a tree block one of data", needs "an image without SKINNY_METADATA",
+    |image, target| {
+        let spot = some!(fat(image, target)?);
+        some!(image.edit_bytes(&spot, |data| drop(data.drain(INLINE..INLINE + size_of::<TreeBlockInfo>())))?);
+        image.edit::<ExtentItem>(&spot, |e| e.flags ^= extent_flags::DATA | extent_flags::TREE_BLOCK)
+    };
     "extent-item-unused": "XR-04", kernel reads, check names,
     "adds the extent item of data that nothing uses", needs "free data space, and room in the extent tree",
     |image, _| {

@@ -54,7 +54,10 @@ pub fn symlink_target(items: &impl Items, place: Place) -> Result<Vec<u8>> {
     let target = with_item(items, place.tree, &key, |data| {
         let extent = FileExtent::parse(data).map_err(|v| in_tree(place, &v))?;
         Ok(match extent.kind {
-            FileExtentKind::Inline(stored) if extent.compression == 0 => Some(stored.to_vec()),
+            // btrfs-convert stores the zero byte behind it, too.
+            FileExtentKind::Inline(stored) if extent.compression == 0 => {
+                Some(stored.strip_suffix(&[0]).unwrap_or(stored).to_vec())
+            }
             _ => None,
         })
     })?

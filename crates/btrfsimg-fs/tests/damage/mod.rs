@@ -163,6 +163,12 @@ impl Base {
         (findings, summary)
     }
 
+    /// Whether verify calls the image unsupported with these patches.
+    pub fn refuses(&self, patches: Vec<(u64, Vec<u8>)>) -> bool {
+        let device = Patched { base: &self.bytes, patches, reads: AtomicU64::new(0) };
+        matches!(verify(&device, &Options::new(), &mut |_| {}), Err(btrfsimg_fs::Error::Unsupported(_)))
+    }
+
     /// How many reads verify takes, and of how many distinct tree blocks.
     pub fn reads(&self) -> (u64, u64) {
         self.reads_with(Vec::new())

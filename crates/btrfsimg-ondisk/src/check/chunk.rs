@@ -20,18 +20,6 @@ pub(super) fn check_item(item: &ItemAt<'_>, ctx: &BlockContext) -> Checked {
     check_chunk(item.key.offset, chunk, ctx.sectorsize, ctx.incompat)
 }
 
-/// CH-17, of the place of one chunk. Assumes that [`check_item`] passed.
-pub(super) fn check_strict(item: &ItemAt<'_>) -> Checked {
-    let Ok((chunk, _)) = ChunkItem::ref_from_prefix(item.data) else { return Ok(()) };
-    let (start, length) = (item.key.offset, chunk.length.get());
-    ensure!(
-        is_aligned(start | length, STRIPE_LEN),
-        "CH-17",
-        "chunk with a part of a stripe, have start {start} length {length} expect multiples of {STRIPE_LEN}"
-    );
-    Ok(())
-}
-
 /// Judges a chunk at `logical`, in the kernel's order.
 #[doc(alias = "btrfs_check_chunk_valid")]
 pub(super) fn check_chunk(logical: u64, chunk: &ChunkItem, sectorsize: u64, features: u64) -> Checked {

@@ -1,7 +1,7 @@
 //! What kernels do not refuse and a verifier must name: the single-block rules of severity C and W.
 
 use super::view::ItemAt;
-use super::{BlockContext, Checked, Violation, chunk, csum, device, dir, extent, file_extent, inode, misc};
+use super::{BlockContext, Checked, Violation, csum, device, dir, extent, file_extent, inode, misc};
 use crate::block::header_flags;
 use crate::{FramedBlock, KeyType};
 
@@ -33,7 +33,6 @@ fn check_item(item: &ItemAt<'_>, ctx: &BlockContext) -> Checked {
         KeyType::EXTENT_DATA => file_extent::check_strict(item, ctx),
         KeyType::EXTENT_CSUM => csum::check_strict(item),
         KeyType::DIR_ITEM | KeyType::DIR_INDEX | KeyType::XATTR_ITEM => dir::check_strict(item, ctx),
-        KeyType::CHUNK_ITEM => chunk::check_strict(item),
         KeyType::INODE_ITEM => inode::check_strict(item),
         KeyType::INODE_EXTREF => inode::check_ref_strict(item),
         KeyType::DEV_EXTENT => device::check_dev_extent_strict(item),

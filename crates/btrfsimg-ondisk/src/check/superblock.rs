@@ -151,7 +151,9 @@ pub fn check_superblock_strict(sb: &Superblock, sink: &mut dyn FnMut(Violation))
             sink(Violation::new(rule, reason()));
         }
     };
-    rule(sb.has_incompat(incompat::METADATA_UUID) || sb.metadata_uuid == [0; 16], "SB-11", &|| {
+    // btrfs-convert puts the fsid there.
+    let unused = sb.metadata_uuid == [0; 16] || sb.metadata_uuid == sb.fsid;
+    rule(sb.has_incompat(incompat::METADATA_UUID) || unused, "SB-11", &|| {
         format!("metadata_uuid without its feature, have {}", uuid::Uuid::from_bytes(sb.metadata_uuid))
     });
     rule(sb.stripesize == 4096 || sb.stripesize == sb.sectorsize, "SB-13", &|| {

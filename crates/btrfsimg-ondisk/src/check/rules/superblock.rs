@@ -22,7 +22,7 @@ super::rules! {
     "SB-10" E "the addresses of the root, chunk and log trees are sector aligned"
         "Blocks lie on sector boundaries; another address cannot be a block."
     "SB-11" E "the device's fsid is the metadata fsid"
-        "The device would belong to another file system; metadata_uuid must be zero unless its feature is on."
+        "The device would belong to another file system; metadata_uuid must be zero or the fsid unless its feature is on."
     "SB-12" E "bytes_used is at least six blocks"
         "Six trees exist in every file system; less means the field was damaged."
     "SB-13" E "stripesize is a power of two and equals the sectorsize (or 4096)"
