@@ -16,7 +16,7 @@ use crate::write::contents::truncate;
 use crate::write::create::{create, symlink};
 use crate::write::inode::{Attributes, COMPRESSION_XATTR, Xattr};
 use crate::write::names::{add_entry, add_inode_ref, add_links, check_changeable, unlink, update_inode};
-use crate::write::posix_acl::{ACCESS_XATTR, DEFAULT_XATTR};
+use crate::write::posix_acl::{ACCESS_XATTR, DEFAULT_XATTR, is_acl};
 use crate::write::rename::is_at_or_below;
 use crate::write::xattr::{remove_xattr, set_property_as_stored, set_xattr};
 
@@ -411,7 +411,7 @@ impl<'c> Copier<'c> {
         })
     }
 
-    /// Sets xattrs; those that no leaf holds are noted.
+    /// Sets xattrs; those that no leaf holds are noted. ACLs are a part of the mode.
     fn put_xattrs(
         &mut self,
         tx: &mut Transaction<'_>,
@@ -419,7 +419,7 @@ impl<'c> Copier<'c> {
         xattrs: &[Xattr],
         shown: &[u8],
     ) -> Result<(), Fault> {
-        for (name, value) in xattrs {
+        for (name, value) in xattrs.iter().filter(|x| self.options.preserve || !is_acl(&x.0)) {
             let set = match name == COMPRESSION_XATTR {
                 true => set_property_as_stored(tx, place, value),
                 false => set_xattr(tx, place, name, value),

@@ -133,6 +133,10 @@ fn set_xattrs(
             shared.left_out(&path.path(), LeftOut::BtrfsXattr, shown());
             continue;
         }
+        // An ACL is a part of the mode, as with cp(1).
+        if name.starts_with(b"system.posix_acl_") && !shared.options.mode {
+            continue;
+        }
         match set(&name, &value) {
             Ok(()) => {}
             Err(errno @ (Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL)) => {

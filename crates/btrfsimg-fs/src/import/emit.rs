@@ -17,7 +17,7 @@ use crate::write::data::{Placement, place, push_extents, push_hole};
 use crate::write::encode::{EncodedData, EncodedExtent};
 use crate::write::inode::{COMPRESSION_XATTR, borrowed, push_inode, push_xattrs};
 use crate::write::names;
-use crate::write::posix_acl::{ACCESS_XATTR, DEFAULT_XATTR};
+use crate::write::posix_acl::is_acl;
 use crate::write::xattr::{feature_of, set_property_as_stored, set_xattr};
 
 /// Bytes of items that are gathered before they go into the tree.
@@ -256,9 +256,7 @@ impl Importer<'_, '_> {
         xattrs: &'x SourceXattrs,
     ) -> impl Iterator<Item = (&'x [u8], &'x [u8])> + use<'x> {
         let takes_acls = self.options.preserve.owner;
-        xattrs.iter().filter(move |(name, _)| {
-            *name != COMPRESSION_XATTR && (takes_acls || ![ACCESS_XATTR, DEFAULT_XATTR].contains(name))
-        })
+        xattrs.iter().filter(move |(name, _)| *name != COMPRESSION_XATTR && (takes_acls || !is_acl(name)))
     }
 
     fn push_first_items(&mut self, node: &Node, inode: &InodeItem, kept: &KeptXattrs<'_>) {

@@ -8,6 +8,11 @@ pub const ACCESS_XATTR: &[u8] = b"system.posix_acl_access";
 /// The xattr of a directory with the ACL that its entries start with.
 pub const DEFAULT_XATTR: &[u8] = b"system.posix_acl_default";
 
+/// Whether the xattr `name` is an ACL: cp(1) keeps those with the mode, and not as xattrs.
+pub fn is_acl(name: &[u8]) -> bool {
+    [ACCESS_XATTR, DEFAULT_XATTR].contains(&name)
+}
+
 const VERSION: u32 = 2;
 const ENTRY_LEN: usize = 8;
 /// The id in entries that are about no user or group by number.
