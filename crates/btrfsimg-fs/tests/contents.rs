@@ -9,13 +9,14 @@ mod writing;
 
 use std::sync::Arc;
 
+use btrfsimg_fs::Error;
 use btrfsimg_fs::device::MemDevice;
 use btrfsimg_fs::lookup::Place;
-use btrfsimg_fs::mkfs::{Features, Options};
+use btrfsimg_fs::mkfs::{Features, Options, Size};
 use btrfsimg_fs::read::Filesystem;
 use btrfsimg_fs::write::create::create;
 use btrfsimg_fs::write::inode::Attributes;
-use btrfsimg_ondisk::{incompat, inode_flags};
+use btrfsimg_ondisk::{Key, KeyType, incompat, inode_flags, objectid};
 use btrfsimg_testkit::{Oracle, btrfs_progs};
 use file_model::{File, Op, apply, ops, read};
 use proptest::prelude::*;
@@ -126,4 +127,25 @@ fn btrfs_check_agrees_whatever_the_sector() {
         std::fs::write(image.path(), device.contents()).unwrap();
         assert_eq!(btrfs_progs::check(image.path()).unwrap(), [""; 0], "{shape:?}");
     }
+}
+
+/// A leaf that was to be split, in an image that is full: what is left in memory is no state of the tree.
+#[test]
+fn what_failed_half_way_is_not_committed() {
+    let device = file_system_with(|options| Options { size: Size::Exact(32 << 20), ..options });
+    let before = device.contents();
+    let mut volume = open(&device);
+    let mut tx = volume.begin(now()).unwrap();
+    let key = |n: u64| Key::new(1000 + n, KeyType::XATTR_ITEM, 0);
+    for n in 0..2000 {
+        tx.insert(objectid::FS_TREE, key(n), b"short").unwrap();
+    }
+    let failed = (0..2000).find(|n| tx.replace(objectid::FS_TREE, key(*n), &[7; 15_000]).is_err());
+    assert!(failed.is_some(), "an image of this size holds all that");
+    // Its user goes on, and other changes succeed.
+    tx.superblock_mut().label[0] = b'x';
+    assert!(matches!(tx.commit(), Err(Error::NoSpace { .. })));
+    assert_eq!(findings(&device, &[]), [""; 0]);
+    let label = |bytes: &[u8]| bytes[0x1_012b];
+    assert_eq!(label(&device.contents()), label(&before));
 }

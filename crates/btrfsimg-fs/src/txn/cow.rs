@@ -307,10 +307,12 @@ impl Transaction<'_> {
     fn alloc_block(&mut self, tree: u64, level: u8, first_key: Key) -> Result<Logical> {
         let kind = if tree == objectid::CHUNK_TREE { SpaceKind::System } else { SpaceKind::Metadata };
         let nodesize = u64::from(self.nodesize());
-        let at = match level {
-            0 => self.alloc(kind, nodesize, nodesize)?,
-            _ => self.alloc_node(kind, nodesize)?,
+        let allocated = match level {
+            0 => self.alloc(kind, nodesize, nodesize),
+            _ => self.alloc_node(kind, nodesize),
         };
+        // It was for a change of a tree that is half made: an item without its data, a block without a parent.
+        let at = self.note_failure(allocated)?;
         let extent = ExtentKind::TreeBlock { level, first_key };
         self.refs.create(at, nodesize, extent, BackRef::TreeBlock { root: tree });
         self.count_blocks(tree, 1);
