@@ -238,7 +238,10 @@ fn without_the_mode_an_acl_is_the_directorys() {
         return;
     };
     let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
-        sh(top, "mkdir theirs in across out; setfacl -d -m u:1:rwx *;");
+        sh(
+            top,
+            "mkdir theirs in across out; setfacl -d -m u:1:rwx *; for d in *; do echo old > $d/there; done",
+        );
     }) else {
         return;
     };
@@ -246,19 +249,20 @@ fn without_the_mode_an_acl_is_the_directorys() {
     let ours = |from: &str, to: &str| {
         let (f, d) = (format!("{from}/f"), format!("{from}/d"));
         run(&["cp", "-r", "--preserve=xattr", &f, &d, to]).expect(0);
+        run(&["cp", "--preserve=xattr", &f, &format!("{to}/there")]).expect(0);
     };
     let image = format!("{}:", source.image.display());
     let mount = oracle.mount(&lab.image, "rw").unwrap().unwrap();
     ours(&image, mount.path().join("out").to_str().unwrap());
     source.mounted(|from| {
         let to = mount.path().join("theirs");
-        sh(from, &format!("cp -r --preserve=xattr f d {}", to.display()));
+        sh(from, &format!("cp -r --preserve=xattr f d {0}; cp --preserve=xattr f {0}/there", to.display()));
     });
     drop(mount);
     ours(&image, &lab.at("/across"));
     source.mounted(|from| ours(from.to_str().unwrap(), &lab.at("/in")));
     lab.mounted(|top| {
-        let look = |dir| sh(&top.join(dir), "getfacl -n -R .; getfattr -d f");
+        let look = |dir| sh(&top.join(dir), "getfacl -n -R .; getfattr -d f there");
         for dir in ["in", "across", "out"] {
             assert_eq!(look(dir), look("theirs"), "{dir}");
         }

@@ -121,7 +121,7 @@ impl DirState {
         }
         let takes_attributes = match self.origin {
             Origin::Made => true,
-            Origin::Found => options.mode || options.times,
+            Origin::Found => options.mode || options.times || options.xattrs,
             Origin::Bystander => false,
         };
         if takes_attributes {

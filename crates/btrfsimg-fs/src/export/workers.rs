@@ -162,7 +162,7 @@ fn finish(
     if info.size() != filled {
         rustix::fs::ftruncate(fd, info.size()).map_err(failed("set length"))?;
     }
-    if is_new || shared.options.mode || shared.options.times {
+    if is_new || shared.options.mode || shared.options.times || shared.options.xattrs {
         set_on_fd(shared, dir.state.node.spot(name), fd.as_fd(), info)?;
     }
     Ok(())
