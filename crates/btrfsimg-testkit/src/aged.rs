@@ -2,7 +2,7 @@
 //! found.
 //!
 //! First the image is filled to the brim once: what fits then is its capacity. From there on it is filled to 95 % of
-//! that, and a file that does not fit is a fault. Every file's contents are known.
+//! that (75 % where all files are inline), and a file that does not fit is a fault. Every file's contents are known.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,6 +33,9 @@ use crate::rng::Rng;
 
 /// How full it is kept, in percent of what fits into it when it is new.
 const FULL: u64 = 95;
+/// The same where all is in leaves: what is left in those of which half is removed is joined to two thirds and more, and a
+/// new inode's items do not go between.
+const INLINE_FULL: u64 = 75;
 /// How full the kernel must be able to make it, in percent of that.
 const KERNEL_FULL: u64 = 80;
 const SECTOR: usize = 4096;
@@ -114,7 +117,7 @@ pub fn run(plan: &Plan) -> Result<Aged> {
         aging.fill_to_the_brim()?;
     }
     let capacity = aging.payload();
-    let goal = capacity / 100 * FULL;
+    let goal = capacity / 100 * if plan.files == Files::Inline { INLINE_FULL } else { FULL };
     for round in 0..plan.rounds {
         let by_kernel = plan.who == Who::Kernel || plan.who == Who::InTurn && round % 2 == 1;
         let did = if by_kernel { aging.round_by_kernel(goal) } else { aging.round(goal) };

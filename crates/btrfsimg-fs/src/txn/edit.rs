@@ -380,7 +380,8 @@ impl Transaction<'_> {
     }
 
     /// Joins each small block of `path`, in which something was removed, with a neighbour under the same parent where both
-    /// fit in one: leaves of less than a third, nodes of less than a quarter, as kernels do.
+    /// fit in one: nodes of less than a quarter, as kernels do, and leaves of less than half, where kernels wait for a third
+    /// and an image full of small files gives back less of what is removed.
     fn merge_small(&mut self, tree: u64, path: &[Step]) -> Result<()> {
         for depth in (1..path.len()).rev() {
             if self.is_small(path[depth].at) {
@@ -393,24 +394,25 @@ impl Transaction<'_> {
     fn is_small(&self, at: Logical) -> bool {
         let (block, nodesize) = (self.dirty_block(at), self.nodesize() as usize);
         match block.is_leaf() {
-            true => block.leaf_used(0..block.nritems()) < leaf_data_size(nodesize) / 3,
+            true => block.leaf_used(0..block.nritems()) < leaf_data_size(nodesize) / 2,
             false => block.nritems() < max_key_ptrs(nodesize) / 4,
         }
     }
 
-    /// Joins the child at `parent` with the one behind it, or where there is none with the one before it.
+    /// Joins the child at `parent` with the one behind it, or with the one before it.
     fn merge_children(&mut self, tree: u64, parent: Step) -> Result<()> {
         let n = self.dirty_block(parent.at).nritems();
-        let left_slot = if parent.slot + 1 < n { parent.slot } else { parent.slot.saturating_sub(1) };
-        if left_slot + 1 >= n || !self.siblings_fit(tree, parent.at, left_slot)? {
-            return Ok(());
-        }
-        let left = self.writable_child(tree, parent.at, left_slot)?;
-        let right = self.writable_child(tree, parent.at, left_slot + 1)?;
-        let block = self.dirty_block(right).clone();
-        if self.dirty_block_mut(left).try_append(&block) {
-            self.free_dirty_block(tree, right)?;
-            self.dirty_block_mut(parent.at).remove_key_ptr(left_slot + 1);
+        for left_slot in [Some(parent.slot), parent.slot.checked_sub(1)].into_iter().flatten() {
+            if left_slot + 1 < n && self.siblings_fit(tree, parent.at, left_slot)? {
+                let left = self.writable_child(tree, parent.at, left_slot)?;
+                let right = self.writable_child(tree, parent.at, left_slot + 1)?;
+                let block = self.dirty_block(right).clone();
+                if self.dirty_block_mut(left).try_append(&block) {
+                    self.free_dirty_block(tree, right)?;
+                    self.dirty_block_mut(parent.at).remove_key_ptr(left_slot + 1);
+                }
+                return Ok(());
+            }
         }
         Ok(())
     }
