@@ -8,11 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use btrfsimg_fs::block_store::BlockStore;
 use btrfsimg_fs::device::{Access, FileDevice};
 use btrfsimg_fs::lookup::Place;
+use btrfsimg_fs::tree::root_item;
 use btrfsimg_fs::txn::{TreeDrop, Volume, VolumeOptions};
 use btrfsimg_fs::write::subvol;
-use btrfsimg_ondisk::Timespec;
+use btrfsimg_ondisk::{Key, Timespec};
 use btrfsimg_testkit::treediff::{DiffOptions, diff};
 use btrfsimg_testkit::{Oracle, btrfs_progs, sparse};
 use common::{Lab, run, sh};
@@ -287,6 +289,54 @@ fn an_interrupted_drop_is_taken_up_again() {
             mounted(&ours, "ro", |ours| diff(theirs, ours, &without_times()).unwrap().assert_equal());
         });
     }
+}
+
+/// Deletes the subvolume `s` on a mount, has it committed, and unmounts some milliseconds later, while the kernel drops it.
+const UNMOUNT_WHILE_DROPPING: &str = "
+    sysopen D, $ARGV[0], 0 or die; ioctl(D, 0x5000940f, my $name = pack(q(q a4088), 0, q(s))) or die;
+    ioctl(D, 0x9408, 0) or die; close D; select undef, undef, undef, $ARGV[1] / 1000;
+    exit(syscall(166, my $top = $ARGV[0], 0) ? 1 : 0)";
+
+/// A drop that the kernel was in when it had to end: we go on where it was.
+#[test]
+fn a_drop_that_the_kernel_began_is_taken_up() {
+    // The number of umount2(2): umount(8) comes too late.
+    if !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    let fill = "btrfs -q subvolume create s; echo kept > kept
+        perl -e 'for (1..8000) { open F, q(>), qq(s/f$_); print F q(x) x 1000; close F }'";
+    let made = Lab::kernel_made(&["-n", "4096"], "rw,max_inline=0", |top| drop(sh(top, fill)));
+    let Some(lab) = made else { return };
+    let deleted = |image: &Path| run(&["subvol", "list", "-d", image.to_str().unwrap()]).expect(0);
+    // As fast as the machine is, some of them end in between.
+    for delay in [0, 0, 0, 1, 1, 2, 2, 3, 4, 6, 8, 12] {
+        let half = copy(&lab, "half.img");
+        let cut =
+            format!("mount -o loop half.img m; perl -e '{UNMOUNT_WHILE_DROPPING}' m {delay} || umount m");
+        sh(lab.dir.path(), &format!("mkdir -p m; {cut}"));
+        if !is_in_a_drop(&half) {
+            continue;
+        }
+        assert_eq!(btrfs_progs::check(&half).unwrap(), Vec::<String>::new());
+        run(&["mkdir", &at(&half, "/new")]).expect(0);
+        assert!(deleted(&half).text().contains("DELETED"));
+        assert_eq!(btrfs_progs::check(&half).unwrap(), Vec::<String>::new());
+        run(&["verify", "--data", half.to_str().unwrap()]).expect(0);
+        run(&["subvol", "sync", half.to_str().unwrap()]).expect(0);
+        assert_eq!(deleted(&half).text(), "");
+        assert_sound(&half);
+        assert_eq!(run(&["cat", &at(&half, "/kept")]).expect(0).text(), "kept\n");
+        return;
+    }
+    eprintln!("each time the kernel had not begun, or was done");
+}
+
+/// Whether the first subvolume is dropped in part.
+fn is_in_a_drop(image: &Path) -> bool {
+    let device = Arc::new(FileDevice::open(image, Access::Read, 0).unwrap());
+    let item = root_item(&BlockStore::open(device).unwrap(), 256).unwrap();
+    item.is_some_and(|(_, item)| item.drop_progress.get() != Key::MIN)
 }
 
 /// Deletes the subvolume `name` and drops a part of it, at most `steps` times `limit` extents.
