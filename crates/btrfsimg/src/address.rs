@@ -317,6 +317,18 @@ fn is_image(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| m.is_file() || m.file_type().is_block_device())
 }
 
+/// Refuses a target on the host that is meant to be in an image which is not there: NAME:/path, with no directory `NAME:`.
+pub(crate) fn check_host_target(word: &OsStr, path: &Path) -> Result<()> {
+    let text = path.as_os_str().as_bytes();
+    match text.windows(2).position(|two| two == b":/") {
+        Some(colon) if colon > 0 && !text.starts_with(b"./") => {
+            let dir = Path::new(OsStr::from_bytes(&text[..=colon]));
+            if dir.exists() { Ok(()) } else { Err(no_address(word)) }
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Why `word` is no address.
 fn no_address(word: &OsStr) -> anyhow::Error {
     let text = shown(word.as_bytes());

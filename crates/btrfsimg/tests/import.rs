@@ -269,3 +269,30 @@ fn without_the_mode_an_acl_is_the_directorys() {
     });
     oracle.judge(&lab.image, None).unwrap().assert_ok();
 }
+
+#[test]
+fn pipes_and_devices_are_read_without_r_and_copied_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (image, fifo) = (host("a.img"), host("fifo"));
+    run(&["mkfs", "-q", "-b", "200M", &image]).expect(0);
+    let at = |path: &str| format!("{image}:{path}");
+    sh(dir.path(), "mkfifo fifo; mkdir d; mkfifo d/fifo");
+    let (writer, bytes) = (fifo.clone(), vec![b'x'; 300_000]);
+    let written = bytes.clone();
+    let writing = std::thread::spawn(move || fs::write(writer, written).unwrap());
+    run(&["cp", &fifo, &at("/from-fifo")]).expect(0);
+    writing.join().unwrap();
+    let shell = "printf text | \"$1\" cp /dev/stdin \"$2\"";
+    let words = ["-c", shell, "sh", env!("CARGO_BIN_EXE_btrfsimg"), &at("/from-pipe")];
+    finish(Command::new("sh").args(words)).expect(0);
+    run(&["cp", "/dev/null", &at("/null")]).expect(0);
+    run(&["cp", "/dev/null", &at("/")]).expect(0);
+    run(&["cp", "-r", &host("d"), &at("/d")]).expect(0);
+    let read = |path: &str| run(&["cat", &at(path)]).expect(0).stdout;
+    assert!(read("/from-fifo") == bytes);
+    assert_eq!(read("/from-pipe"), b"text");
+    assert_eq!(read("/null"), b"");
+    assert!(run(&["stat", &at("/d/fifo")]).expect(0).text().contains("fifo"));
+    writing::assert_checks_clean(Path::new(&image), "streams were copied in");
+}

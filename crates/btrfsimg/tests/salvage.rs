@@ -216,6 +216,28 @@ fn a_root_directory_without_its_inode_is_read() {
 }
 
 #[test]
+fn a_root_directory_of_another_type_is_read_and_nothing_goes_beside_the_target() {
+    let Some(lab) = Lab::kernel_made(&[], "rw,nodiscard", |top| {
+        sh(top, "mkdir d; echo a > d/a; echo b > b");
+    }) else {
+        return;
+    };
+    run(&["fixture", "apply", lab.image.to_str().unwrap(), "subvolume-root-dir-type"]).expect(0);
+    let place = lab.host("place");
+    fs::create_dir(&place).unwrap();
+    let new = place.join("new");
+    run(&["cp", "-r", "--salvage", &lab.at("/"), new.to_str().unwrap()]).expect(1);
+    let beside: Vec<_> = fs::read_dir(&place).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(beside, ["new"]);
+    let (ran, out) = salvage(&lab);
+    ran.expect(1);
+    for top in [new, out] {
+        assert_eq!(fs::read(top.join("d/a")).unwrap(), b"a\n");
+        assert_eq!(fs::read(top.join("b")).unwrap(), b"b\n");
+    }
+}
+
+#[test]
 fn a_block_of_another_generation_is_read_and_named() {
     let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
         (0..400)

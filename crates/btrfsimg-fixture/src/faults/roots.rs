@@ -12,6 +12,15 @@ use crate::image::Image;
 use crate::place::{Spot, Target};
 
 super::table! {
+    "space-cache-inode-without-header": "LEAF-09", kernel reads, check misses,
+    "adds the inode of a v1 space cache, and no header that names it", needs "room in the root tree",
+    |image, _| {
+        let mut inode = InodeItem::zeroed();
+        (inode.generation, inode.transid) = (1.into(), 1.into());
+        (inode.nlink, inode.mode) = (1.into(), (S_IFREG | 0o600).into());
+        let key = Key::new(objectid::FIRST_FREE + 1000, KeyType::INODE_ITEM, 0);
+        image.insert(objectid::ROOT_TREE, key, inode.as_bytes()).map(|s| s.map(drop))
+    };
     "root-item-reloc-key": "ROOT-01", kernel refuses, check names,
     "adds a relocation tree of no tree", needs "room in the root tree",
     |image, target| {

@@ -128,7 +128,7 @@ impl<'a> Walker<'a> {
             }
         }
         self.run_stack();
-        if self.shared.options.salvage && info.place == Place::root(info.place.tree) {
+        if self.shared.options.salvage && info.is_dir() && info.place == Place::root(info.place.tree) {
             self.salvage_lost(info.place)?;
         }
         self.flush();

@@ -62,9 +62,14 @@ impl Filesystem {
     }
 
     /// The inode at `place`, and what is wrong with it. Where its item cannot be read, it is one of type `file_type`,
-    /// for its owner alone, and as long as its extents.
+    /// for its owner alone, and as long as its extents. The top of a subvolume is a directory, whatever its item says.
     pub fn salvage_info(&self, place: Place, file_type: FileType) -> (Info, Option<Error>) {
         let error = match self.info(place) {
+            Ok(mut info) if place == Place::root(place.tree) && !info.is_dir() => {
+                info.item.mode = (0o040_000 | info.mode() & 0o7777).into();
+                let reason = format!("the top directory of subvolume {} is of another type", place.tree);
+                return (info, Some(Error::corrupt("ROOT-12", reason)));
+            }
             Ok(info) => return (info, None),
             Err(error) => error,
         };

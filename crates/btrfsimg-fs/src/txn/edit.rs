@@ -380,30 +380,35 @@ impl Transaction<'_> {
     }
 
     /// Joins each small block of `path`, in which something was removed, with a neighbour under the same parent where both
-    /// fit in one: nodes of less than a quarter, as kernels do, and leaves of less than half, where kernels wait for a third
-    /// and an image full of small files gives back less of what is removed.
+    /// fit in one: leaves of less than a third, nodes of less than a quarter, as kernels do. Leaves of subvolumes already
+    /// below half, and with either neighbour: an image full of small files, half of them removed, then takes more anew. In
+    /// the trees that the accounting changes, halves that are joined and split again would never settle.
     fn merge_small(&mut self, tree: u64, path: &[Step]) -> Result<()> {
         for depth in (1..path.len()).rev() {
-            if self.is_small(path[depth].at) {
+            if self.is_small(tree, path[depth].at) {
                 self.merge_children(tree, path[depth - 1])?;
             }
         }
         self.lower_root(tree)
     }
 
-    fn is_small(&self, at: Logical) -> bool {
+    fn is_small(&self, tree: u64, at: Logical) -> bool {
         let (block, nodesize) = (self.dirty_block(at), self.nodesize() as usize);
+        let share = if objectid::is_fs_tree(tree) { 2 } else { 3 };
         match block.is_leaf() {
-            true => block.leaf_used(0..block.nritems()) < leaf_data_size(nodesize) / 2,
+            true => block.leaf_used(0..block.nritems()) < leaf_data_size(nodesize) / share,
             false => block.nritems() < max_key_ptrs(nodesize) / 4,
         }
     }
 
-    /// Joins the child at `parent` with the one behind it, or with the one before it.
+    /// Joins the child at `parent` with the one behind it; with the one before it where there is none behind, or where that
+    /// one does not fit and the tree is a subvolume.
     fn merge_children(&mut self, tree: u64, parent: Step) -> Result<()> {
         let n = self.dirty_block(parent.at).nritems();
-        for left_slot in [Some(parent.slot), parent.slot.checked_sub(1)].into_iter().flatten() {
-            if left_slot + 1 < n && self.siblings_fit(tree, parent.at, left_slot)? {
+        let behind = (parent.slot + 1 < n).then_some(parent.slot);
+        let before = parent.slot.checked_sub(1).filter(|_| behind.is_none() || objectid::is_fs_tree(tree));
+        for left_slot in [behind, before].into_iter().flatten() {
+            if self.siblings_fit(tree, parent.at, left_slot)? {
                 let left = self.writable_child(tree, parent.at, left_slot)?;
                 let right = self.writable_child(tree, parent.at, left_slot + 1)?;
                 let block = self.dirty_block(right).clone();
@@ -411,7 +416,7 @@ impl Transaction<'_> {
                     self.free_dirty_block(tree, right)?;
                     self.dirty_block_mut(parent.at).remove_key_ptr(left_slot + 1);
                 }
-                return Ok(());
+                break;
             }
         }
         Ok(())

@@ -24,7 +24,10 @@ pub(super) struct RootTree {
     backrefs: Vec<Link>,
     orphans: Vec<u64>,
     default: Option<(u64, Place)>,
-    /// Data extents of inodes in the root tree: those of v1 space caches.
+    /// Inodes in the root tree: those of v1 space caches, and the ones that the caches' headers name.
+    cache_inodes: Vec<(u64, Place)>,
+    cache_headers: Vec<u64>,
+    /// Their data extents.
     pub(super) data: Vec<(User, u64, Place)>,
 }
 
@@ -87,6 +90,13 @@ impl RootTree {
                 KeyType::ORPHAN_ITEM => self.orphans.push(item.key.offset),
                 KeyType::DIR_ITEM => self.default_entry(&item, ctx, &place()),
                 KeyType::EXTENT_DATA => self.extent_data(block, &item, place()),
+                KeyType::INODE_ITEM if item.key.objectid >= objectid::FIRST_FREE => {
+                    self.cache_inodes.push((item.key.objectid, place()));
+                }
+                KeyType::UNTYPED if item.key.objectid == objectid::FREE_SPACE => {
+                    // The header begins with the key of its inode.
+                    self.cache_headers.extend(item.data.first_chunk().map(|ino| u64::from_le_bytes(*ino)));
+                }
                 _ => {}
             }
         });
@@ -116,6 +126,8 @@ impl RootTree {
         self.backrefs.extend(other.backrefs);
         self.orphans.extend(other.orphans);
         self.default = self.default.take().or(other.default);
+        self.cache_inodes.extend(other.cache_inodes);
+        self.cache_headers.extend(other.cache_headers);
         self.data.extend(other.data);
     }
 
@@ -125,6 +137,8 @@ impl RootTree {
         self.refs.sort();
         self.backrefs.sort();
         self.orphans.sort_unstable();
+        self.cache_inodes.sort_by_key(|(ino, _)| *ino);
+        self.cache_headers.sort_unstable();
     }
 
     /// The root item of a tree. Kernels look for those of the trees below 5 and of 7 to 12 at offset 0.
@@ -135,7 +149,7 @@ impl RootTree {
         (root.key.offset == 0 || may_have_offset).then_some(root)
     }
 
-    /// ROOT-09, ROOT-11 to ROOT-13, ROOT-15, LK-07: what needs no other tree.
+    /// ROOT-09, ROOT-11 to ROOT-13, ROOT-15, LK-07, LEAF-09: what needs no other tree.
     pub(super) fn judge(&self, sb: &Superblock, findings: &mut Findings) {
         let optional = [
             (objectid::FREE_SPACE_TREE, compat_ro::FREE_SPACE_TREE),
@@ -184,9 +198,20 @@ impl RootTree {
                 findings.add("ROOT-15", root.place.clone(), "writable subvolume with a received uuid");
             }
         }
-        for id in self.orphans.iter().filter(|id| self.find(**id).is_none()) {
+        let is_cache = |id: &u64| self.cache_inodes.binary_search_by_key(id, |(ino, _)| *ino).is_ok();
+        for id in self.orphans.iter().filter(|id| self.find(**id).is_none() && !is_cache(id)) {
             let place = Place::tree(objectid::ROOT_TREE);
             findings.add("LK-07", place, format!("orphan item of subvolume {id}, which does not exist"));
+        }
+        // A cache that is being deleted loses its header first, and has an orphan item then.
+        let is_named =
+            |ino: &u64| [&self.cache_headers, &self.orphans].iter().any(|l| l.binary_search(ino).is_ok());
+        for (ino, place) in self.cache_inodes.iter().filter(|(ino, _)| !is_named(ino)) {
+            findings.add(
+                "LEAF-09",
+                place.clone(),
+                format!("inode {ino} of a v1 space cache that no header names"),
+            );
         }
         if let Some((id, place)) = &self.default
             && self.find(*id).is_none_or(Root::is_dead)

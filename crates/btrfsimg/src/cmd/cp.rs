@@ -15,7 +15,7 @@ use btrfsimg_fs::Existing;
 use btrfsimg_fs::write::encode::CompressionPolicy;
 
 use super::destination::DestinationArgs;
-use crate::address::{Address, ImageArgs, Word, no_image_in};
+use crate::address::{Address, ImageArgs, Word, check_host_target, no_image_in};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
 use crate::output::Ui;
@@ -193,7 +193,11 @@ impl Args {
                 Word::Host(path) => outside.push(path),
             }
         }
-        Ok(Words { inside, outside, to: image.word(to) })
+        let word = image.word(to);
+        if let Word::Host(path) = &word {
+            check_host_target(to, path)?;
+        }
+        Ok(Words { inside, outside, to: word })
     }
 
     /// Whether it changes an image.

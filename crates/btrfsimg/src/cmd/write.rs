@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -95,13 +96,19 @@ impl Edit for Args {
 
 /// The file, or standard input for `-`.
 pub(super) fn input(cx: &EditCx<'_, '_>, from: &std::path::Path) -> Result<Box<dyn Read>> {
-    if from.as_os_str() != "-" {
-        let opened = File::open(from);
-        return Ok(Box::new(
-            opened.map_err(|source| Error::Io { what: from.display().to_string(), source })?,
-        ));
+    if from.as_os_str() == "-" {
+        return Ok(Box::new(stdin(cx.tx.is_dry_run())?));
     }
-    Ok(Box::new(stdin(cx.tx.is_dry_run())?))
+    let failed = |source| Error::Io { what: from.display().to_string(), source };
+    // A named pipe would wait for somebody to write again.
+    if cx.tx.is_dry_run() && std::fs::metadata(from).map_err(failed)?.file_type().is_fifo() {
+        return Err(read_once().into());
+    }
+    Ok(Box::new(File::open(from).map_err(failed)?))
+}
+
+fn read_once() -> Error {
+    Error::Invalid("a pipe can be read once only".to_owned())
 }
 
 /// Standard input, or that once more from its start, to say how large the image would have to be. Only a file can be
@@ -114,7 +121,7 @@ fn stdin(again: bool) -> Result<File> {
         is_file.then(|| file.stream_position().ok()).flatten()
     });
     if again {
-        let start = start.ok_or_else(|| Error::Invalid("a pipe can be read once only".to_owned()))?;
+        let start = start.ok_or_else(read_once)?;
         file.seek(SeekFrom::Start(start))?;
     }
     Ok(file)

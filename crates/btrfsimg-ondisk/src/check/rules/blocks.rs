@@ -52,7 +52,8 @@ super::rules! {
     "LEAF-08" C "a subvolume holds only item types that a subvolume can hold"
         "Nothing reads or frees an item of an unknown type: it stays for ever, or was another item once."
     "LEAF-09" W "no leftovers of retired features"
-        "Inode cache items are of no use since Linux 5.11; `btrfs rescue clear-ino-cache` removes them."
+        "Inode cache items are of no use since Linux 5.11 (`btrfs rescue clear-ino-cache` removes them), nor is the inode of a \
+        v1 space cache that no header names."
     "LEAF-10" C "an item of a fixed layout has its length"
         "A reader of the struct would run beyond the item or miss a part."
     "ROOT-01" E "a root item's key names a tree"

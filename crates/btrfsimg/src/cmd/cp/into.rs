@@ -1,7 +1,8 @@
 //! From the host into an image.
 
+use std::fs::FileType as FileTypeOnHost;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -40,8 +41,8 @@ pub(super) fn copy_in(
     let options = options(args, cx.verbose, stop, &tell)?;
     let (mut workspaces, mut refused) = (Vec::new(), Vec::new());
     for source in from {
-        let copied = match source.as_os_str() == "-" {
-            true => copy_stdin(args, cx, target).map(|()| Report::default()),
+        let copied = match is_stream(args, source) {
+            true => copy_stream(args, cx, source, target).map(|()| Report::default()),
             false => copy_one(cx, args, source, target, &options),
         };
         match copied {
@@ -73,18 +74,28 @@ fn tell_of(cx: &mut EditCx<'_, '_>, report: &Report) {
     }
 }
 
-/// Standard input into a file, which is made, or gets new contents.
-fn copy_stdin(args: &Args, cx: &mut EditCx<'_, '_>, target: &Target<'_>) -> Result<()> {
-    if target.is_dir() {
+/// Whether a source is read from its start to its end: standard input; and without -r, as cp(1) has it, pipes and devices.
+fn is_stream(args: &Args, source: &Path) -> bool {
+    let meta = || if args.follows() { source.metadata() } else { source.symlink_metadata() };
+    let is_special = |t: FileTypeOnHost| t.is_fifo() || t.is_char_device() || t.is_block_device();
+    source.as_os_str() == "-" || !args.recursive() && meta().is_ok_and(|m| is_special(m.file_type()))
+}
+
+/// What a stream gives, into a file, which is made, or gets new contents.
+fn copy_stream(args: &Args, cx: &mut EditCx<'_, '_>, source: &Path, target: &Target<'_>) -> Result<()> {
+    let shown = source.display().to_string();
+    let own_name = source.file_name().filter(|_| shown != "-").map(|name| name.as_bytes());
+    if target.is_dir() && own_name.is_none() {
         return Err(
             Error::IsDirectory(format!("{}: standard input needs the name of a file", target.to)).into()
         );
     }
-    let mut from = input(cx, Path::new("-"))?;
-    let (dir, name) = target.file(cx, None)?;
+    let mut from = input(cx, source).context(SourceError(shown.clone()))?;
+    let to = target.address_of(own_name);
+    let (dir, name) = target.file(cx, own_name)?;
     let place = match find_entry(cx.tx, dir, &name)? {
         None => {
-            check_changeable(cx.tx, dir, &target.to.to_string(), false)?;
+            check_changeable(cx.tx, dir, &to.to_string(), false)?;
             let mut attributes = Attributes::new(0o100_666, cx.tx.now());
             attributes.umask = 0o022;
             create(cx.tx, dir, &name, attributes, Vec::new())?
@@ -92,13 +103,14 @@ fn copy_stdin(args: &Args, cx: &mut EditCx<'_, '_>, target: &Target<'_>) -> Resu
         Some(_) if args.no_clobber => return Ok(()),
         Some(entry) => {
             let place = lookup::target(cx.tx, dir, &name, entry.location)?;
-            check_changeable(cx.tx, place, &target.to.to_string(), true)?;
+            check_changeable(cx.tx, place, &to.to_string(), true)?;
             contents::truncate(cx.tx, place, 0)?;
             place
         }
     };
-    stream(cx, &mut from, place, 0, args.policy()).context("standard input")?;
-    cx.say(|| format!("'-' -> '{}'", target.to));
+    let said = if shown == "-" { "standard input" } else { &shown };
+    stream(cx, &mut from, place, 0, args.policy()).context(said.to_owned())?;
+    cx.say(|| format!("'{shown}' -> '{to}'"));
     Ok(())
 }
 
