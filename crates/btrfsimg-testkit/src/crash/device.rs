@@ -24,14 +24,20 @@ pub struct CrashDevice {
     start: Arc<MemDevice>,
     now: OverlayDevice,
     events: Mutex<Vec<Event>>,
+    is_sparse: bool,
 }
 
 impl CrashDevice {
-    /// A device that holds `start`, durably.
+    /// A sparse device that holds `start`, durably.
     pub fn new(start: Vec<u8>) -> CrashDevice {
         let start = Arc::new(MemDevice::new(start));
         let now = OverlayDevice::new(start.clone()).expect("memory has a length");
-        CrashDevice { start, now, events: Mutex::default() }
+        CrashDevice { start, now, events: Mutex::default(), is_sparse: true }
+    }
+
+    /// One that is not sparse, as a [`FailingDevice`](super::FailingDevice) is: nobody gives space back to it.
+    pub fn without_holes(start: Vec<u8>) -> CrashDevice {
+        CrashDevice { is_sparse: false, ..CrashDevice::new(start) }
     }
 
     /// All that was done so far.
@@ -89,7 +95,7 @@ impl Device for CrashDevice {
     }
 
     fn is_sparse(&self) -> bool {
-        true
+        self.is_sparse
     }
 }
 

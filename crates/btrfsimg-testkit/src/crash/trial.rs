@@ -110,7 +110,7 @@ pub fn cut_everywhere(workload: &Workload, plan: &Plan) -> Result<Tried> {
 /// The first failure that does harm, or that nobody hears of.
 pub fn fail_everywhere(workload: &Workload, stride: usize) -> Result<usize> {
     let start = Arc::new(MemDevice::new(workload.start.clone()));
-    let device = Arc::new(CrashDevice::new(workload.start.clone()));
+    let device = Arc::new(CrashDevice::without_holes(workload.start.clone()));
     run(workload, device.clone())?;
     let mut states = Vec::new();
     device.recording().windows(|window| {
