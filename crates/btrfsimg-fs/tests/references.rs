@@ -227,9 +227,9 @@ fn freed_extents_in_memory_are_bounded() {
     }
 }
 
-/// A change that failed for a reason fails the commit for that reason, whatever its user made of it.
+/// An image that is corrupt where a change would touch it is refused before anything is written.
 #[test]
-fn the_first_error_is_that_of_the_commit() {
+fn an_unreadable_checksum_tree_is_found_before_data_are_written() {
     let device = new_file_system(16_384);
     let mut volume = open(&device);
     let mut tx = volume.begin(now()).unwrap();
@@ -240,17 +240,18 @@ fn the_first_error_is_that_of_the_commit() {
     let hostile = Hostile::open(device.clone()).unwrap();
     // Another tree's block, in place of the checksums'.
     hostile.edit_root(objectid::CSUM_TREE, |block| block.header_mut().owner = 5.into()).unwrap();
-    assert!(device.contents() != before);
+    let broken = device.contents();
+    assert!(broken != before);
     let mut volume = open(&device);
     let mut tx = volume.begin(now()).unwrap();
     assert!(find_entry(&tx, Place::TOP, b"f").unwrap().is_some());
-    // Its checksums wait, until those of a part of a sector are looked for.
-    write(&mut tx, place, 8192, &[9; 4096]).unwrap();
-    let failed = write(&mut tx, place, 100, b"x");
-    let corrupt = |result: &Result<(), Error>| matches!(result, Err(Error::Corrupt(_)));
-    assert!(corrupt(&failed), "{failed:?}");
-    let committed = tx.commit();
-    assert!(corrupt(&committed), "{committed:?}");
+    // What checksums the free space has is looked for first.
+    for at in [8192, 100] {
+        let failed = write(&mut tx, place, at, &[9; 4096]);
+        assert!(matches!(failed, Err(Error::Corrupt(_))), "{failed:?}");
+    }
+    drop(tx);
+    assert!(device.contents() == broken);
 }
 
 /// A generation that has no next one.
