@@ -215,6 +215,10 @@ fn what_is_shown_is_what_a_mounted_file_system_shows() {
             for dir in ["a", "a/b", "sub", "z"] {
                 for (args, script) in [
                     ("-l", "ls -lAn --time-style='+%F %H:%M'"),
+                    ("-n", "ls -An --time-style='+%F %H:%M'"),
+                    ("-r", "ls -Ar"),
+                    ("-t", "ls -At"),
+                    ("-tr", "ls -Atr"),
                     ("--full-time", "ls -An --full-time"),
                     ("-lh", "ls -lhAn --time-style='+%F %H:%M'"),
                     ("-ld", "ls -lnd --time-style='+%F %H:%M'"),

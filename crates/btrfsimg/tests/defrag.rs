@@ -247,6 +247,42 @@ fn little_room_means_small_steps_and_none_is_an_error() {
     oracle.judge_with(&image, &judge).unwrap().assert_ok();
 }
 
+/// A property is put on all below, and then defrag goes by it.
+#[test]
+fn a_property_reaches_what_is_below() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
+        sh(
+            top,
+            "mkdir -p d/e; yes text | head -c 300000 | tee d/a d/e/b > beside; mkfifo d/fifo; ln -s ../beside d/link
+             touch d/nocow; chattr +C d/nocow; yes text | head -c 300000 > d/nocow
+             btrfs subvolume create d/sub > /dev/null; yes text | head -c 300000 > d/sub/c; sync",
+        );
+    }) else {
+        return;
+    };
+    let set = |words: &[&str]| {
+        run(&[&["prop", "set", "-r", &lab.at("/d"), "compression"], words].concat()).expect(0)
+    };
+    let told = set(&["zlib:9"]).stderr;
+    assert_eq!(told.matches("left out").count(), 1, "{told}");
+    assert!(told.contains("/d/nocow: left out: it is nodatacow"), "{told}");
+    lab.mounted(|top| {
+        let got = sh(top, "for i in d d/a d/e d/e/b d/sub d/sub/c d/nocow beside; do echo $i $(btrfs property get $i compression); done");
+        let of = |path: &str| format!("{path} compression=zlib:9\n");
+        let with = ["d", "d/a", "d/e", "d/e/b", "d/sub", "d/sub/c"].map(of).concat();
+        assert_eq!(got, with + "d/nocow\nbeside\n");
+    });
+    defrag(&lab, &["-r"], "/d");
+    for (path, kind) in [("/d/a", "zlib"), ("/d/e/b", "zlib"), ("/d/nocow", "none"), ("/beside", "none")] {
+        assert_eq!(kinds(&of(&lab, path)), [kind], "{path}");
+    }
+    Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
+    set(&[""]);
+    lab.mounted(|top| assert_eq!(sh(top, "find d -exec getfattr -d -m btrfs {} +"), ""));
+    let label = run(&["prop", "set", "-r", &lab.at("/"), "label", "x"]).expect(2);
+    assert!(label.stderr.contains("-r is for compression"), "{}", label.stderr);
+}
+
 #[test]
 fn nobody_asks_for_compression_and_each_part_stays_as_it_is() {
     let Some(lab) = Lab::kernel_made(&[], "rw", |top| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use btrfsimg_compress::{Algorithm, Property, PropertyChange};
-use btrfsimg_ondisk::{FileType, Key, KeyType, incompat, inode_flags, name_hash, write_dir_entry};
+use btrfsimg_ondisk::{FileType, InodeItem, Key, KeyType, incompat, inode_flags, name_hash, write_dir_entry};
 
 use super::inode::{COMPRESSION_XATTR, Inherited, group_for_entries, xattr_fits};
 use super::names::{add_to_bucket, check_bucket, entry_len, remove_from_bucket, update_inode};
@@ -69,9 +69,8 @@ pub fn set_compression(
             "{shown}: compression is a property of files and directories only"
         )));
     }
-    let cannot = inode.flags.get() & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0;
     match change {
-        PropertyChange::Set(_) if cannot => {
+        PropertyChange::Set(_) if is_never_compressed(&inode) => {
             let why =
                 "the inode is nodatacow or nodatasum, whose data are never compressed ('chattr +C' files)";
             Err(Error::Invalid(format!("{shown}: invalid argument: {why}")))
@@ -84,15 +83,19 @@ pub fn set_compression(
     }
 }
 
+/// Whether the data of an inode are never compressed, so that kernels refuse it a property too (`format/05 §5.3`).
+pub fn is_never_compressed(inode: &InodeItem) -> bool {
+    inode.flags.get() & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0
+}
+
 /// Gives an inode a compression property as another one has it stored, with the inode flag that belongs to it, where
 /// kernels see a property in it; not to one whose data are never compressed.
 ///
 /// # Errors
 /// As [`set_xattr`].
 pub fn set_property_as_stored(tx: &mut Transaction<'_>, place: Place, value: &[u8]) -> Result<()> {
-    let flags = lookup::inode(tx, place)?.flags.get();
     let Some(property) = Property::from_stored(value) else { return Ok(()) };
-    if flags & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0 {
+    if is_never_compressed(&lookup::inode(tx, place)?) {
         return Ok(());
     }
     store_property(tx, place, value, property.algorithm())

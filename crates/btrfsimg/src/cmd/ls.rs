@@ -1,5 +1,6 @@
 //! `ls`: what is in a directory of an image.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write};
@@ -17,7 +18,8 @@ use crate::output::{Ui, human_size, iso_time, list_time, mode_string, print_json
 
 /// List directories of an image
 ///
-/// All entries are listed, those that start with a dot too, one a line, sorted by the bytes of their names.
+/// All entries are listed, those that start with a dot too, one a line, sorted by the bytes of their names
+/// (-t: by time).
 #[derive(clap::Args, Debug)]
 #[command(
     disable_help_flag = true,
@@ -31,8 +33,8 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// Mode, links, owner, group, size, time (UTC), and target of symlinks
-    #[arg(short)]
+    /// Mode, links, owner, group (as numbers), size, time (UTC), and target of symlinks
+    #[arg(short, visible_short_alias = 'n')]
     long: bool,
     /// With -l: sizes in K, M, G (1024), rounded up
     #[arg(short = 'h', long)]
@@ -55,6 +57,12 @@ pub(crate) struct Args {
     /// In the order of the directory (of creation) instead of sorted
     #[arg(short = 'U')]
     unsorted: bool,
+    /// The newest first, by mtime
+    #[arg(short = 't', conflicts_with = "unsorted")]
+    by_time: bool,
+    /// The other way round
+    #[arg(short, long)]
+    reverse: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -73,6 +81,20 @@ const SHOWN_MAX: usize = 65536;
 impl Args {
     fn is_long(&self) -> bool {
         self.long || self.full_time
+    }
+
+    fn in_order(&self, fs: &Filesystem, entries: Vec<Listed>) -> Vec<Listed> {
+        let mut entries = if self.unsorted { entries } else { sorted(entries) };
+        if self.by_time {
+            // An inode that cannot be read has no time, and is reported where it is printed.
+            entries.sort_by_cached_key(|e| {
+                Reverse(fs.info(e.place).ok().map(|i| (i.mtime().sec.get(), i.mtime().nsec.get())))
+            });
+        }
+        if self.reverse {
+            entries.reverse();
+        }
+        entries
     }
 }
 
@@ -112,7 +134,7 @@ fn list(args: &Args, ui: &Ui, image: &Opened, address: &Address, printer: &mut P
                 continue;
             }
         };
-        let entries = if args.unsorted { entries } else { sorted(entries) };
+        let entries = args.in_order(fs, entries);
         printer.directory(&path, args.recursive)?;
         for entry in &entries {
             printer.entry(fs, Some(&path), entry)?;

@@ -5,14 +5,16 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use anyhow::{Result, bail};
 use btrfsimg_compress::PropertyChange;
-use btrfsimg_fs::lookup::Place;
+use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::mkfs::check_label;
 use btrfsimg_fs::txn::Transaction;
 use btrfsimg_fs::write::names::check_changeable;
-use btrfsimg_fs::write::xattr::set_compression;
+use btrfsimg_fs::write::xattr::{is_never_compressed, set_compression};
+use btrfsimg_ondisk::FileType;
 
 use super::{ObjectArgs, Property};
 use crate::address::{Address, ImageArgs};
+use crate::cmd::below::change_each;
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
 use crate::output::shown;
@@ -20,12 +22,13 @@ use crate::output::shown;
 /// Set a property of an object
 ///
 /// compression (files and directories): zlib[:1-9], lzo, zstd[:-15..15], none, or '' to reset it. What is written
-/// or made there later is compressed so; data that are there stay as they are.
+/// or made there later is compressed so; data that are there stay as they are, until 'defrag' makes them anew.
 /// ro (subvolumes): true or false. label (the file system): up to 255 bytes.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   btrfsimg prop set out.img:/data compression zstd:3
+  btrfsimg prop set -r out.img:/data compression zlib:9 && btrfsimg defrag -r out.img:/data
   btrfsimg prop set out.img:/data compression ''
   btrfsimg prop set out.img:/snapshot ro true
   btrfsimg prop set out.img label root")]
@@ -38,6 +41,9 @@ pub(super) struct Args {
     name: String,
     /// Its value
     value: OsString,
+    /// compression: of all files and directories below too, but of those whose data are never compressed
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
     /// Also where that breaks an incremental receive
     #[arg(short, long)]
     force: bool,
@@ -55,12 +61,21 @@ impl Edit for Args {
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
         let change = self.change()?;
-        cx.each(|cx, address| {
-            let place = cx.resolve(address, true)?;
-            apply(cx.tx, place, &change, &address.to_string(), self.force)?;
-            cx.say(|| format!("set {}={} of '{address}'", self.name, shown(self.value.as_bytes())));
-            Ok(())
-        })
+        let value = shown(self.value.as_bytes());
+        let mut left_out = Vec::new();
+        change_each(cx, self.recursive, true, |tx, found, verbose| {
+            if self.recursive && !matches!(found.file_type, FileType::DIR | FileType::REG_FILE) {
+                return Ok(None);
+            }
+            if self.recursive && is_never_compressed(&lookup::inode(tx, found.place)?) {
+                left_out.push(format!("{}: left out: it is nodatacow or nodatasum", found.shown));
+                return Ok(None);
+            }
+            apply(tx, found.place, &change, &found.shown, self.force)?;
+            Ok(verbose.then(|| format!("set {}={value} of '{}'", self.name, found.shown)))
+        })?;
+        left_out.into_iter().for_each(|what| cx.warn(what));
+        Ok(())
     }
 }
 
@@ -69,6 +84,9 @@ impl Args {
         let property = Property::parse(&self.name)?;
         if self.object.object_type.is_some_and(|t| t != property.object_type()) {
             bail!("object is not compatible with property: {}", self.name);
+        }
+        if self.recursive && property != Property::Compression {
+            return Err(usage(format!("-r is for compression; {} belongs to one object", self.name)));
         }
         Change::parse(property, &self.value)
     }
