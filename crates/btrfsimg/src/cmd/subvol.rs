@@ -81,6 +81,12 @@ fn subvolume_at(items: &impl Items, place: Place, address: &Address) -> Result<u
     Ok(place.tree)
 }
 
+/// What is said where there is no such subvolume.
+fn no_subvolume(address: &Address, what: &str) -> Error {
+    let image = address.image.display();
+    Error::Invalid(format!("{image}: no {what}; 'btrfsimg subvol list {image}' shows those that there are"))
+}
+
 /// A UUID, unless there is none.
 fn uuid_of(bytes: [u8; 16]) -> Option<String> {
     (bytes != [0; 16]).then(|| Uuid::from_bytes(bytes).to_string())

@@ -9,7 +9,7 @@ use btrfsimg_fs::write::subvol::set_default;
 use btrfsimg_ondisk::objectid;
 use serde_json::{Map, Value};
 
-use super::subvolume_at;
+use super::{no_subvolume, subvolume_at};
 use crate::address::{Address, ImageArgs};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
@@ -104,6 +104,9 @@ impl Edit for SetArgs {
                 Some(id) => id,
                 None => subvolume_at(cx.tx, cx.resolve(address, true)?, address)?,
             };
+            if lookup::subvolume(cx.tx, tree)?.is_none() {
+                return Err(no_subvolume(address, &format!("subvolume {tree}")).into());
+            }
             set_default(cx.tx, tree)?;
             cx.say(|| format!("Set subvolume {tree} as the default of '{}'", address.image.display()));
             Ok(())

@@ -1,7 +1,9 @@
 //! `subvol list`: which subvolumes there are.
 
+use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::ops::RangeInclusive;
 
 use anyhow::Result;
 use btrfsimg_fs::lookup::{self, Subvolume, subvolume_path};
@@ -20,6 +22,7 @@ use crate::output::{Ui, print_json, put_bytes, second, shown, stdout};
 Examples:
   btrfsimg subvol list out.img
   btrfsimg subvol list -t -s out.img
+  btrfsimg subvol list -G +100 --sort=-gen,path out.img
   btrfsimg subvol list -o out.img:/containers")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -57,12 +60,61 @@ pub(super) struct Args {
     /// Show the UUID that it was received as
     #[arg(short = 'R')]
     received_uuid: bool,
+    /// Only those last changed in this transaction; with + before the number, in it or later, with - in it or before
+    #[arg(short = 'G', value_name = "[+-]GEN", allow_hyphen_values = true, value_parser = parse_generations)]
+    generation: Option<RangeInclusive<u64>>,
+    /// The same of the transaction of creation
+    #[arg(short = 'C', value_name = "[+-]GEN", allow_hyphen_values = true, value_parser = parse_generations)]
+    created: Option<RangeInclusive<u64>>,
+    /// Show the transaction of the last change (that is done anyway)
+    #[arg(short = 'g')]
+    _generation: bool,
+    /// Sort by gen, ogen (the transaction of creation), rootid or path; with - before it downwards
+    #[arg(long, value_name = "[+-]KEY,...", value_delimiter = ',', allow_hyphen_values = true, value_parser = parse_sort)]
+    sort: Vec<Sort>,
     /// As JSON
     #[arg(long)]
     json: bool,
     /// The image, or a path in it
     #[arg(value_name = "IMAGE")]
     object: Option<OsString>,
+}
+
+/// What the rows are sorted by.
+#[derive(Clone, Copy, Debug)]
+struct Sort {
+    by: fn(&Row, &Row) -> Ordering,
+    downwards: bool,
+}
+
+/// `+` or `-` before something, and that.
+fn parse_sign(text: &str) -> (Option<char>, &str) {
+    match text.strip_prefix(['+', '-']) {
+        Some(rest) => (text.chars().next(), rest),
+        None => (None, text),
+    }
+}
+
+fn parse_generations(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let (sign, number) = parse_sign(text);
+    let number: u64 = number.parse().map_err(|_| "valid are 7, +7 (7 or more), -7 (7 or less)".to_owned())?;
+    Ok(match sign {
+        Some('+') => number..=u64::MAX,
+        Some(_) => 0..=number,
+        None => number..=number,
+    })
+}
+
+fn parse_sort(text: &str) -> Result<Sort, String> {
+    let (sign, key) = parse_sign(text);
+    let by: fn(&Row, &Row) -> Ordering = match key {
+        "gen" => |a, b| a.generation().cmp(&b.generation()),
+        "ogen" => |a, b| a.created().cmp(&b.created()),
+        "rootid" => |a, b| a.subvolume.id.cmp(&b.subvolume.id),
+        "path" => |a, b| a.path.cmp(&b.path),
+        _ => return Err("valid are gen, ogen, rootid, path".to_owned()),
+    };
+    Ok(Sort { by, downwards: sign == Some('-') })
 }
 
 /// A subvolume with its path.
@@ -99,7 +151,13 @@ pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
         (!args.readonly || row.subvolume.is_readonly())
             && (!args.snapshots || row.subvolume.is_snapshot())
             && (!args.only_inside || row.parent == inside)
+            && args.generation.as_ref().is_none_or(|wanted| wanted.contains(&row.generation()))
+            && args.created.as_ref().is_none_or(|wanted| wanted.contains(&row.created()))
     });
+    // The first key counts most: it comes last, as the sorting is stable.
+    for Sort { by, downwards } in args.sort.iter().rev() {
+        rows.sort_by(|a, b| if *downwards { by(b, a) } else { by(a, b) });
+    }
     if args.json {
         return print_json(json!({ "subvolumes": rows.iter().map(Row::json).collect::<Vec<_>>() }));
     }
@@ -129,8 +187,11 @@ type Column = (&'static str, fn(&Row) -> String);
 fn columns(args: &Args) -> Vec<Column> {
     let all: [(bool, Column); 10] = [
         (true, ("ID", |row| row.subvolume.id.to_string())),
-        (true, ("gen", |row| row.subvolume.item.generation.to_string())),
-        (args.creation || args.snapshots, ("cgen", |row| row.subvolume.item.otransid.to_string())),
+        (true, ("gen", |row| row.generation().to_string())),
+        (
+            args.creation || args.snapshots || args.created.is_some(),
+            ("cgen", |row| row.created().to_string()),
+        ),
         (args.parent, ("parent", |row| row.parent.to_string())),
         (true, ("top level", |row| row.parent.to_string())),
         (args.snapshots, ("otime", |row| second(row.subvolume.item.otime))),
@@ -147,6 +208,16 @@ fn padded(uuid: [u8; 16]) -> String {
 }
 
 impl Row {
+    /// The transaction of the last change.
+    fn generation(&self) -> u64 {
+        self.subvolume.item.generation.get()
+    }
+
+    /// The transaction of creation.
+    fn created(&self) -> u64 {
+        self.subvolume.item.otransid.get()
+    }
+
     fn json(&self) -> Value {
         let mut object = fields(&self.subvolume);
         object.insert("parent".to_owned(), self.parent.into());

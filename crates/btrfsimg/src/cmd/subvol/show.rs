@@ -4,12 +4,11 @@ use std::ffi::OsString;
 use std::io::Write as _;
 
 use anyhow::Result;
-use btrfsimg_fs::Error;
 use btrfsimg_fs::lookup::{self, subvolume_path};
-use btrfsimg_ondisk::{Timespec, objectid};
+use btrfsimg_ondisk::{Timespec, Uuid, objectid};
 use serde_json::{Value, json};
 
-use super::{list, subvolume_at, uuid_of};
+use super::{list, no_subvolume, subvolume_at, uuid_of};
 use crate::address::ImageArgs;
 use crate::output::{Ui, print_json, put_bytes, second, shown, stdout};
 
@@ -17,14 +16,21 @@ use crate::output::{Ui, print_json, put_bytes, second, shown, stdout};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  btrfsimg subvol show out.img:/data")]
+  btrfsimg subvol show out.img:/data
+  btrfsimg subvol show -r 257 out.img")]
 pub(super) struct Args {
     #[command(flatten)]
     image: ImageArgs,
+    /// The subvolume with this id, whatever the path
+    #[arg(short, long, value_name = "ID", conflicts_with = "uuid")]
+    rootid: Option<u64>,
+    /// The subvolume with this UUID, whatever the path
+    #[arg(short, long)]
+    uuid: Option<Uuid>,
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// The subvolume, as IMAGE:/path
+    /// The subvolume, as IMAGE:/path; the image, with its id or UUID
     #[arg(value_name = "IMAGE:/PATH")]
     object: Option<OsString>,
 }
@@ -33,10 +39,22 @@ pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let address = args.image.address_or_top(args.object.as_ref())?;
     let opened = args.image.open(&address.image, ui)?;
     let fs = &opened.fs;
-    let place = opened.resolve(&address.path, true).map_err(|e| address.about(e.into()))?;
-    let id = subvolume_at(fs, place, &address)?;
     let all = lookup::subvolumes(fs)?;
-    let this = all.iter().find(|s| s.id == id).ok_or_else(|| Error::NotFound(address.to_string()))?;
+    let mut there = all.iter().filter(|s| s.item.refs != 0);
+    let this = match (args.rootid, args.uuid) {
+        (Some(id), _) => there.find(|s| s.id == id).ok_or_else(|| format!("subvolume {id}")),
+        (None, Some(uuid)) => {
+            let found = there.find(|s| s.item.uuid == uuid.into_bytes());
+            found.ok_or_else(|| format!("subvolume with the UUID {uuid}"))
+        }
+        (None, None) => {
+            let place = opened.resolve(&address.path, true).map_err(|e| address.about(e.into()))?;
+            let id = subvolume_at(fs, place, &address)?;
+            there.find(|s| s.id == id).ok_or_else(|| format!("subvolume {id}"))
+        }
+    };
+    let this = this.map_err(|what| no_subvolume(&address, &what))?;
+    let id = this.id;
     let path = subvolume_path(fs, id).map_err(|e| address.about(e.into()))?;
     let uuid = this.item.uuid;
     let mut snapshots = Vec::new();
