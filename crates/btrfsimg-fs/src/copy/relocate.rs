@@ -4,21 +4,19 @@ use super::tree::copy_one_subvolume;
 use super::{Options, Reflink};
 use crate::error::{Error, Result};
 use crate::existing::Existing;
-use crate::lookup::{Place, check_name};
+use crate::lookup::Place;
 use crate::txn::Transaction;
 use crate::write::encode::CompressionPolicy;
-use crate::write::names::unlink;
 use crate::write::remove::{remove_tree, unlink_checked};
-use crate::write::rename::{self, Named};
-use crate::write::subvol::remove_stand_in;
+use crate::write::rename::Rename;
 
 /// Makes the entry `name` of `from_dir`, with all below it, the entry `new_name` of `to_dir`, a directory of another
-/// subvolume. What has that name already goes, as in [`rename::rename`]. Owners, modes, times of access and change,
+/// subvolume. What has that name already goes, as in [`rename`](crate::write::rename::rename). Owners, modes, times of access and change,
 /// xattrs and hard links within the tree stay, and extents are shared; inode numbers and times of creation are new, and
 /// so are inode flags: those that `to_dir` passes on, with its property where the source has none.
 ///
 /// # Errors
-/// As [`rename::rename`]; `Invalid` for a tree with a subvolume in it, which moves by itself. The caller drops the
+/// As [`rename`](crate::write::rename::rename); `Invalid` for a tree with a subvolume in it, which moves by itself. The caller drops the
 /// transaction then.
 pub fn relocate(
     tx: &mut Transaction<'_>,
@@ -27,16 +25,11 @@ pub fn relocate(
     to_dir: Place,
     new_name: &[u8],
 ) -> Result<()> {
-    check_name(new_name)?;
     let shown = String::from_utf8_lossy(name).into_owned();
-    let source = Named::find(tx, from_dir, name)?.ok_or_else(|| Error::NotFound(shown.clone()))?;
-    let target = Named::find(tx, to_dir, new_name)?;
-    rename::check(tx, &source, to_dir, new_name, target.as_ref())?;
-    match &target {
-        Some(old) if old.place.is_empty_dir() => remove_stand_in(tx, to_dir, new_name)?,
-        Some(old) => unlink(tx, to_dir, new_name, old.place)?,
-        None => {}
-    }
+    let change = Rename::find(tx, from_dir, name, to_dir, new_name)?;
+    change.check(tx)?;
+    change.remove_target(tx)?;
+    let source = change.source;
     let options = Options {
         preserve: true,
         xattrs: true,

@@ -32,6 +32,25 @@ pub fn resolve(items: &impl Items, start: Place, path: &[u8], follow_last: bool)
 /// As [`resolve`], but `NotFound` and `NotDirectory` name the directory above that is missing, or is none; `Invalid`
 /// when the last component cannot be the name of an entry ([`check_name`]).
 pub fn resolve_parent<'p>(items: &impl Items, start: Place, path: &'p [u8]) -> Result<(Place, &'p [u8])> {
+    let (walk, name) = walk_to_parent(items, start, path)?;
+    Ok((walk.at().0, name))
+}
+
+/// Where that directory is a stand-in ([`Place::empty_dir`]), which does not say itself where it is: the directory that
+/// it is in, and its name there.
+///
+/// # Errors
+/// As [`resolve_parent`].
+pub fn stand_in_above(items: &impl Items, start: Place, path: &[u8]) -> Result<Option<(Place, Vec<u8>)>> {
+    let (mut walk, _) = walk_to_parent(items, start, path)?;
+    if !walk.at().0.is_empty_dir() {
+        return Ok(None);
+    }
+    let last = walk.above.pop();
+    Ok(last.map(|last| (walk.at().0, last.name)))
+}
+
+fn walk_to_parent<'p>(items: &impl Items, start: Place, path: &'p [u8]) -> Result<(Walk<'p>, &'p [u8])> {
     let end = path.iter().rposition(|&b| b != b'/').map_or(0, |last| last + 1);
     let trimmed = &path[..end];
     let cut = trimmed.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
@@ -55,7 +74,7 @@ pub fn resolve_parent<'p>(items: &impl Items, start: Place, path: &'p [u8]) -> R
     if !walk.at_dir() {
         return Err(Error::NotDirectory(shown_without_last(parent, 0)));
     }
-    Ok((walk.at().0, name))
+    Ok((walk, name))
 }
 
 /// `path` without its last `count` components, and without a slash at its end.
@@ -76,9 +95,16 @@ struct Walk<'p> {
     start: (Place, FileType),
     /// Components to go, the next one last.
     pending: Vec<Vec<u8>>,
-    /// Inodes from below `start` down to where the walk is.
-    above: Vec<(Place, FileType)>,
+    /// From below `start` down to where the walk is.
+    above: Vec<Step>,
     symlinks: usize,
+}
+
+/// An inode on the way, and the name by which it was met.
+struct Step {
+    place: Place,
+    file_type: FileType,
+    name: Vec<u8>,
 }
 
 impl<'p> Walk<'p> {
@@ -98,7 +124,7 @@ impl<'p> Walk<'p> {
     }
 
     fn at(&self) -> (Place, FileType) {
-        self.above.last().copied().unwrap_or(self.start)
+        self.above.last().map_or(self.start, |step| (step.place, step.file_type))
     }
 
     fn at_dir(&self) -> bool {
@@ -124,7 +150,7 @@ impl<'p> Walk<'p> {
         if file_type == FileType::SYMLINK && (follow_last || !self.pending.is_empty()) {
             return self.follow(&symlink_target(items, place)?);
         }
-        self.above.push((place, file_type));
+        self.above.push(Step { place, file_type, name: name.to_vec() });
         Ok(())
     }
 

@@ -29,34 +29,28 @@ pub fn rename(
     to_dir: Place,
     new_name: &[u8],
 ) -> Result<()> {
-    check_name(new_name)?;
-    let source = Named::find(tx, from_dir, name)?.ok_or_else(|| Error::NotFound(shown(name)))?;
-    let target = Named::find(tx, to_dir, new_name)?;
-    if source.is_dir() && is_at_or_below(tx, to_dir, source.place)? {
-        let why = "a directory cannot be moved into itself";
-        return Err(Error::Invalid(format!("{}: invalid argument: {why}", shown(name))));
+    let change = Rename::find(tx, from_dir, name, to_dir, new_name)?;
+    let Rename { source, target, .. } = &change;
+    if source.is_dir() && !source.place.is_empty_dir() && is_at_or_below(tx, to_dir, source.place)? {
+        return Err(into_itself(name));
     }
     if let Some(target) = target.as_ref().filter(|target| target.is_dir())
         && is_at_or_below(tx, from_dir, target.place)?
     {
         return Err(Error::NotEmpty(shown(new_name)));
     }
-    if target.as_ref().is_some_and(|target| target.is_same(&source)) {
+    if target.as_ref().is_some_and(|target| target.is_same(source)) {
         return Ok(());
     }
-    check_names(tx, &source, to_dir, new_name, target.as_ref())?;
+    change.check_names(tx)?;
     let is_subvolume = source.entry.is_subvolume() && !source.place.is_empty_dir();
-    if !is_subvolume && source.dir.tree != to_dir.tree {
+    if !is_subvolume && from_dir.tree != to_dir.tree {
         let why = "it is in another subvolume than the directory";
         return Err(Error::Invalid(format!("{}: invalid cross-device link: {why}", shown(name))));
     }
-    check_inodes(tx, &source, to_dir, new_name, target.as_ref())?;
+    change.check_inodes(tx)?;
     let index = next_dir_index(tx, to_dir)?;
-    match &target {
-        Some(old) if old.place.is_empty_dir() => remove_stand_in(tx, to_dir, new_name)?,
-        Some(old) => unlink(tx, to_dir, new_name, old.place)?,
-        None => {}
-    }
+    change.remove_target(tx)?;
     let old_index = match is_subvolume {
         true => links::remove(tx, source.place.tree, from_dir.tree)?,
         false => remove_inode_ref(tx, source.place, from_dir.ino, name)?,
@@ -71,6 +65,31 @@ pub fn rename(
     update_inode(tx, source.place, |inode| inode.ctime = now)
 }
 
+/// For a rename into a stand-in, which is refused in any case: refuses it as one of a directory into itself where it is
+/// that, as kernels look at this first. A [`Place`] does not say where a stand-in is: `stand_in` is its directory and its
+/// name ([`lookup::stand_in_above`]).
+///
+/// # Errors
+/// `NotFound`, `Invalid`; `Corrupt`, `Io`.
+pub fn refuse_into_itself(
+    tx: &Transaction<'_>,
+    from_dir: Place,
+    name: &[u8],
+    stand_in: (Place, &[u8]),
+) -> Result<()> {
+    let source = Named::find(tx, from_dir, name)?.ok_or_else(|| Error::NotFound(shown(name)))?;
+    let is_above = !source.place.is_empty_dir() && is_at_or_below(tx, stand_in.0, source.place)?;
+    match source.is_dir() && (is_above || (from_dir, name) == stand_in) {
+        true => Err(into_itself(name)),
+        false => Ok(()),
+    }
+}
+
+fn into_itself(name: &[u8]) -> Error {
+    let why = "a directory cannot be moved into itself";
+    Error::Invalid(format!("{}: invalid argument: {why}", shown(name)))
+}
+
 /// An entry, its name and its inode.
 pub(crate) struct Named<'n> {
     dir: Place,
@@ -80,7 +99,7 @@ pub(crate) struct Named<'n> {
 }
 
 impl<'n> Named<'n> {
-    pub(crate) fn find(tx: &Transaction<'_>, dir: Place, name: &'n [u8]) -> Result<Option<Named<'n>>> {
+    fn find(tx: &Transaction<'_>, dir: Place, name: &'n [u8]) -> Result<Option<Named<'n>>> {
         let Some(entry) = find_entry(tx, dir, name)? else { return Ok(None) };
         let place = lookup::target(tx, dir, name, entry.location)?;
         Ok(Some(Named { dir, name, entry, place }))
@@ -107,69 +126,84 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// What the kernel checks, in its order.
-pub(crate) fn check(
-    tx: &Transaction<'_>,
-    source: &Named<'_>,
+/// An entry that is to get another name, and what has that now.
+pub(crate) struct Rename<'n> {
+    pub(crate) source: Named<'n>,
     to_dir: Place,
-    new_name: &[u8],
-    target: Option<&Named<'_>>,
-) -> Result<()> {
-    check_names(tx, source, to_dir, new_name, target)?;
-    check_inodes(tx, source, to_dir, new_name, target)
+    new_name: &'n [u8],
+    target: Option<Named<'n>>,
 }
 
-/// The part that is the same for all file systems.
-fn check_names(
-    tx: &Transaction<'_>,
-    source: &Named<'_>,
-    to_dir: Place,
-    new_name: &[u8],
-    target: Option<&Named<'_>>,
-) -> Result<()> {
-    source.check_removable(tx)?;
-    match target {
-        None => _ = check_changeable(tx, to_dir, &shown(new_name), false)?,
-        Some(target) => {
-            target.check_removable(tx)?;
-            match (source.is_dir(), target.is_dir()) {
-                (true, false) => return Err(Error::NotDirectory(shown(new_name))),
-                (false, true) => return Err(Error::IsDirectory(shown(new_name))),
-                _ => {}
+impl<'n> Rename<'n> {
+    /// # Errors
+    /// `NotFound` where there is no source; `Invalid` for a name that cannot be; `Corrupt`, `Io`.
+    pub(crate) fn find(
+        tx: &Transaction<'_>,
+        from_dir: Place,
+        name: &'n [u8],
+        to_dir: Place,
+        new_name: &'n [u8],
+    ) -> Result<Rename<'n>> {
+        check_name(new_name)?;
+        let source = Named::find(tx, from_dir, name)?.ok_or_else(|| Error::NotFound(shown(name)))?;
+        Ok(Rename { source, to_dir, new_name, target: Named::find(tx, to_dir, new_name)? })
+    }
+
+    /// What the kernel checks, in its order.
+    pub(crate) fn check(&self, tx: &Transaction<'_>) -> Result<()> {
+        self.check_names(tx)?;
+        self.check_inodes(tx)
+    }
+
+    /// The part that is the same for all file systems.
+    fn check_names(&self, tx: &Transaction<'_>) -> Result<()> {
+        let Rename { source, to_dir, new_name, target } = self;
+        source.check_removable(tx)?;
+        match target {
+            None => _ = check_changeable(tx, *to_dir, &shown(new_name), false)?,
+            Some(target) => {
+                target.check_removable(tx)?;
+                match (source.is_dir(), target.is_dir()) {
+                    (true, false) => return Err(Error::NotDirectory(shown(new_name))),
+                    (false, true) => return Err(Error::IsDirectory(shown(new_name))),
+                    _ => {}
+                }
+            }
+        }
+        if source.is_dir() && source.dir != *to_dir && !source.place.is_empty_dir() {
+            check_changeable(tx, source.place, &shown(source.name), false)?;
+        }
+        Ok(())
+    }
+
+    /// The part that is btrfs's own.
+    fn check_inodes(&self, tx: &Transaction<'_>) -> Result<()> {
+        let Rename { source, to_dir, new_name, target } = self;
+        if source.place.is_empty_dir() {
+            let why = "stands for a subvolume that is elsewhere";
+            return Err(Error::NotEmpty(format!("{}: {why}", shown(source.name))));
+        }
+        match target {
+            Some(target) if target.entry.is_subvolume() && !target.place.is_empty_dir() => {
+                Err(Error::NotEmpty(format!("{}: is a subvolume", shown(new_name))))
+            }
+            Some(target) if target.is_dir() && has_entries(tx, target.place)? => {
+                Err(Error::NotEmpty(shown(new_name)))
+            }
+            Some(_) => Ok(()),
+            None => {
+                let key = to_dir.key(KeyType::DIR_ITEM, name_hash(new_name));
+                check_bucket(tx, *to_dir, key, new_name, entry_len(new_name))
             }
         }
     }
-    if source.is_dir() && source.dir != to_dir && !source.place.is_empty_dir() {
-        check_changeable(tx, source.place, &shown(source.name), false)?;
-    }
-    Ok(())
-}
 
-/// The part that is btrfs's own.
-fn check_inodes(
-    tx: &Transaction<'_>,
-    source: &Named<'_>,
-    to_dir: Place,
-    new_name: &[u8],
-    target: Option<&Named<'_>>,
-) -> Result<()> {
-    if source.place.is_empty_dir() {
-        return Err(Error::NotEmpty(format!(
-            "{}: stands for a subvolume that is elsewhere",
-            shown(source.name)
-        )));
-    }
-    match target {
-        Some(target) if target.entry.is_subvolume() && !target.place.is_empty_dir() => {
-            Err(Error::NotEmpty(format!("{}: is a subvolume", shown(new_name))))
-        }
-        Some(target) if target.is_dir() && has_entries(tx, target.place)? => {
-            Err(Error::NotEmpty(shown(new_name)))
-        }
-        Some(_) => Ok(()),
-        None => {
-            let key = to_dir.key(KeyType::DIR_ITEM, name_hash(new_name));
-            check_bucket(tx, to_dir, key, new_name, entry_len(new_name))
+    /// Takes away what has the new name.
+    pub(crate) fn remove_target(&self, tx: &mut Transaction<'_>) -> Result<()> {
+        match &self.target {
+            Some(old) if old.place.is_empty_dir() => remove_stand_in(tx, self.to_dir, self.new_name),
+            Some(old) => unlink(tx, self.to_dir, self.new_name, old.place),
+            None => Ok(()),
         }
     }
 }

@@ -238,6 +238,9 @@ fn move_names(tx: &mut Transaction<'_>, op: &Op) -> FsResult<()> {
         Op::Rename { from, to } => {
             let (from_dir, name) = parent(tx, from)?;
             let (to_dir, new_name) = parent(tx, to)?;
+            if let Some((above, stand_in)) = lookup::stand_in_above(tx, Place::TOP, &to.0)? {
+                rename::refuse_into_itself(tx, from_dir, name, (above, &stand_in))?;
+            }
             rename::rename(tx, from_dir, name, to_dir, new_name)
         }
         Op::Link { from, to } => {

@@ -5,9 +5,9 @@ use std::ffi::{OsStr, OsString};
 use anyhow::Result;
 use btrfsimg_fs::Error;
 use btrfsimg_fs::copy::relocate;
-use btrfsimg_fs::lookup::{Place, find_entry, resolve_parent, target};
+use btrfsimg_fs::lookup::{Place, find_entry, resolve_parent, stand_in_above, target};
 use btrfsimg_fs::write::names::{check_attributes, check_changeable};
-use btrfsimg_fs::write::rename::rename;
+use btrfsimg_fs::write::rename::{refuse_into_itself, rename};
 use btrfsimg_ondisk::FileType;
 
 use super::destination::{DestinationArgs, Goal, base_name};
@@ -118,6 +118,10 @@ impl Args {
         let one_name = (dir, &name) == (source.dir, &source.name);
         if one_name || (old == Some(source.place) && !source.place.is_empty_dir()) {
             return Err(Error::Invalid(format!("{}: and {at} are the same file", source.at)).into());
+        }
+        if let Some((above, stand_in)) = stand_in_above(cx.tx, cx.start, &at.path)? {
+            refuse_into_itself(cx.tx, source.dir, &source.name, (above, &stand_in))
+                .map_err(|e| source.at.about(e.into()))?;
         }
         // Here, as the address is known: it is another's than the source's.
         check_changeable(cx.tx, source.dir, &source.at.to_string(), true)?;
