@@ -20,6 +20,12 @@ pub(crate) struct Options {
     /// Only with tree blocks of so many bytes
     #[arg(long)]
     nodesize: Option<u32>,
+    /// Only with these files
+    #[arg(long, value_parser = ["mixed", "inline", "large"])]
+    files: Option<String>,
+    /// Only so: by btrfsimg alone, or the kernel every second round
+    #[arg(long, value_parser = ["ours", "in-turn"])]
+    who: Option<String>,
     /// Also what the kernel alone makes of images by mkfs.btrfs, to compare; what it does not manage is no failure
     #[arg(long)]
     kernel: bool,
@@ -33,8 +39,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         for (files, compress) in
             [(Files::Mixed, false), (Files::Mixed, true), (Files::Inline, false), (Files::Large, false)]
         {
+            if options.files.as_ref().is_some_and(|only| *only != format!("{files:?}").to_lowercase()) {
+                continue;
+            }
             for who in [Who::Ours, Who::InTurn, Who::Kernel] {
-                if who == Who::Kernel && !options.kernel {
+                let is_wanted = match who {
+                    Who::Ours => options.who.as_deref() != Some("in-turn"),
+                    Who::InTurn => options.who.as_deref() != Some("ours"),
+                    Who::Kernel => options.kernel,
+                };
+                if !is_wanted {
                     continue;
                 }
                 let start = Instant::now();

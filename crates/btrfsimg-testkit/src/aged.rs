@@ -13,6 +13,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use btrfsimg_compress::{Algorithm, CompressionSpec, Method, WorkspacePool};
 use btrfsimg_fs::device::{Access, FileDevice};
+use btrfsimg_fs::inspect::space_usage;
 use btrfsimg_fs::lookup::{Place, find_entry};
 use btrfsimg_fs::read::Filesystem;
 use btrfsimg_fs::txn::{Volume, VolumeOptions};
@@ -22,6 +23,7 @@ use btrfsimg_fs::write::encode::CompressionPolicy;
 use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_fs::write::remove::unlink_checked;
 use btrfsimg_fs::{Error, Result as FsResult};
+use btrfsimg_ondisk::block_group_flags;
 use tempfile::TempDir;
 
 use crate::btrfs_progs;
@@ -92,6 +94,8 @@ pub struct Aged {
     pub files: usize,
     /// How full the kernel made it where it got least into it, in percent of what btrfsimg makes of it.
     pub kernel_least: Option<u64>,
+    /// How full btrfsimg made it where the kernel had left too little for that, in percent of that.
+    pub left_by_kernel: Option<u64>,
 }
 
 /// Ages an image.
@@ -108,8 +112,15 @@ pub fn run(plan: &Plan) -> Result<Aged> {
     }
     let new = bytes_used(&image)?;
     let files = BTreeMap::new();
-    let mut aging =
-        Aging { plan: *plan, image, rng: Rng::new(plan.seed), files, next: 0, kernel_least: None };
+    let mut aging = Aging {
+        plan: *plan,
+        image,
+        rng: Rng::new(plan.seed),
+        files,
+        next: 0,
+        kernel_least: None,
+        left_by_kernel: None,
+    };
     if plan.who == Who::Kernel {
         let mount = Mount::open(&aging.image, plan.mount_options())?;
         aging.fill_by_kernel(mount, u64::MAX)?;
@@ -130,7 +141,8 @@ pub fn run(plan: &Plan) -> Result<Aged> {
     aging.judge().context("when it is empty again")?;
     let (old, nodesize) = (bytes_used(&aging.image)?, u64::from(plan.nodesize));
     ensure!(old <= new + SPARE_BLOCKS * nodesize, "an empty image uses {old} bytes, a new one {new}");
-    Ok(Aged { capacity, files: usize::try_from(aging.next)?, kernel_least: aging.kernel_least })
+    let Aging { kernel_least, left_by_kernel, .. } = aging;
+    Ok(Aged { capacity, files: usize::try_from(aging.next)?, kernel_least, left_by_kernel })
 }
 
 fn bytes_used(image: &Path) -> Result<u64> {
@@ -146,6 +158,11 @@ struct Aging {
     files: BTreeMap<u64, usize>,
     next: u64,
     kernel_least: Option<u64>,
+    left_by_kernel: Option<u64>,
+}
+
+fn percent(part: u64, whole: u64) -> Result<u64> {
+    Ok(u64::try_from(u128::from(part) * 100 / u128::from(whole))?)
 }
 
 fn name(number: u64) -> String {
@@ -248,11 +265,33 @@ impl Aging {
         while self.payload() < goal {
             let batch = self.draw_batch();
             let have = self.payload();
-            let written = self.plan.write(&mut volume, &batch);
-            written.with_context(|| format!("with {have} of {goal} bytes in it"))?;
+            if let Err(error) = self.plan.write(&mut volume, &batch) {
+                drop(volume);
+                let is_full = matches!(error, Error::NoSpace { .. }) && self.has_left_little(&batch)?;
+                if !is_full {
+                    return Err(error).with_context(|| format!("with {have} of {goal} bytes in it"));
+                }
+                let full = percent(have, goal)?;
+                ensure!(full >= KERNEL_FULL, "the kernel leaves room for {full} % only");
+                self.left_by_kernel = Some(self.left_by_kernel.map_or(full, |least| least.min(full)));
+                return Ok(());
+            }
             self.files.extend(batch);
         }
         Ok(())
+    }
+
+    /// Whether all that is free for data is less than the files `batch` are long, and that is the kernel's doing: it takes
+    /// device space for metadata that btrfsimg had for data, and stores raw what its heuristic finds hard to compress.
+    fn has_left_little(&self, batch: &[(u64, usize)]) -> Result<bool> {
+        if self.plan.who != Who::InTurn || self.plan.files == Files::Inline {
+            return Ok(false);
+        }
+        let fs = Filesystem::open(Arc::new(FileDevice::open(&self.image, Access::Read, 0)?))?;
+        let usage = space_usage(&fs)?;
+        let for_data = usage.groups.iter().filter(|((kind, _), _)| kind & block_group_flags::DATA != 0);
+        let free: u64 = for_data.map(|(_, group)| group.total.saturating_sub(group.used)).sum();
+        Ok(free < batch.iter().map(|(_, len)| len.next_multiple_of(SECTOR) as u64).sum())
     }
 
     fn delete(&mut self, doomed: &[u64]) -> Result<()> {
@@ -304,7 +343,7 @@ impl Aging {
         }
         let said = mount.unmount()?;
         ensure!(said.is_empty(), "the kernel says {said:?}");
-        Ok(u64::try_from(u128::from(self.payload()) * 100 / u128::from(goal))?)
+        percent(self.payload(), goal)
     }
 
     fn judge(&self) -> Result<()> {
