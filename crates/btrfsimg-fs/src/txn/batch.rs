@@ -91,10 +91,12 @@ impl ItemBatch {
             .count()
     }
 
-    /// How many of the `run` items from `from` on, at most `fitting`, go into a leaf that ends behind them, so that the
-    /// next one begins where a leaf may: [`inode_start`].
-    pub(super) fn whole_inodes(&self, from: usize, run: usize, fitting: usize) -> usize {
-        if fitting == run { run } else { inode_start(fitting, |i| self.key(from + i)) }
+    /// The same, but no more than leave the next leaf to begin where it may ([`inode_start`]); where that is none, as many
+    /// as fit. Says too whether it is not that.
+    pub(super) fn whole_inodes(&self, from: usize, run: usize, free: usize) -> (usize, bool) {
+        let fitting = self.fitting(from, run, free);
+        let whole = if fitting == run { run } else { inode_start(fitting, |i| self.key(from + i)) };
+        if whole > 0 { (whole, true) } else { (fitting, false) }
     }
 
     /// Leaf bytes of the `run` items from `from` on, headers included.

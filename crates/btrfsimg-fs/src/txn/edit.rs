@@ -50,11 +50,9 @@ impl Transaction<'_> {
             return Err(Error::Exists(format!("item {key} of tree {}", objectid::Printed(tree))));
         }
         let run = batch.run_below(from, bound);
-        let fitting = batch.fitting(from, run, leaf.leaf_free());
+        let (fitting, whole) = batch.whole_inodes(from, run, leaf.leaf_free());
         let at_end = slot == leaf.nritems() && slot > 0;
-        let whole = batch.whole_inodes(from, run, fitting);
-        if whole > 0 || (fitting > 0 && !at_end) {
-            let fitting = if whole > 0 { whole } else { fitting };
+        if fitting > 0 && (whole || !at_end) {
             self.put_items(leaf_step, batch, from..from + fitting);
             if slot == 0 {
                 self.fix_first_keys(&path);
@@ -97,10 +95,7 @@ impl Transaction<'_> {
     ) -> Result<usize> {
         let key = batch.key(items.start);
         let at = self.new_block(tree, 0, key)?;
-        let free = self.dirty_block(at).leaf_free();
-        let fitting = batch.fitting(items.start, items.len(), free);
-        let whole = batch.whole_inodes(items.start, items.len(), fitting);
-        let count = if whole > 0 { whole } else { fitting };
+        let (count, _) = batch.whole_inodes(items.start, items.len(), self.dirty_block(at).leaf_free());
         self.put_items(Step { at, slot: 0 }, batch, items.start..items.start + count);
         self.insert_child(tree, path, path.len() - 1, KeyPtr { key, block: at, generation: self.transid })?;
         Ok(count)

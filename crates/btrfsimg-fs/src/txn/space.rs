@@ -207,28 +207,39 @@ impl Space {
         len: u64,
         align: u64,
     ) -> Result<Option<Logical>> {
-        if let Some(group) = self.current.get(&kind).and_then(|start| self.groups.get_mut(start))
-            && let Some(at) = group.free.find(len, align)
+        let current = self.current.get(&kind).copied().filter(|start| self.groups.contains_key(start));
+        if let Some(start) = current
+            && let Some(at) = self.take(store, start, kind, len, align)?
         {
-            let stale = group.claim(store, at..at + len, kind)?;
-            stale.iter().for_each(|run| self.stale_csums.insert(run));
-            self.bytes_used_delta += len.cast_signed();
-            return Ok(Some(Logical(at)));
+            return Ok(Some(at));
         }
         for start in candidates(store, kind) {
             if self.longest_run(store, start)?.is_some_and(|longest| longest < len) {
                 continue;
             }
-            let group = self.load(store, start)?;
-            if let Some(at) = group.free.find(len, align) {
-                let stale = group.claim(store, at..at + len, kind)?;
-                stale.iter().for_each(|run| self.stale_csums.insert(run));
+            if let Some(at) = self.take(store, start, kind, len, align)? {
                 self.current.insert(kind, start);
-                self.bytes_used_delta += len.cast_signed();
-                return Ok(Some(Logical(at)));
+                return Ok(Some(at));
             }
         }
         Ok(None)
+    }
+
+    /// The same from the group at `start` alone.
+    fn take(
+        &mut self,
+        store: &BlockStore,
+        start: u64,
+        kind: SpaceKind,
+        len: u64,
+        align: u64,
+    ) -> Result<Option<Logical>> {
+        let group = self.load(store, start)?;
+        let Some(at) = group.free.find(len, align) else { return Ok(None) };
+        let stale = group.claim(store, at..at + len, kind)?;
+        stale.iter().for_each(|run| self.stale_csums.insert(run));
+        self.bytes_used_delta += len.cast_signed();
+        Ok(Some(Logical(at)))
     }
 
     /// A place for a node among the others, in a group of this transaction; `None` when none has room for more of them.
