@@ -6,7 +6,7 @@ use btrfsimg_fs::trim::Method;
 use btrfsimg_testkit::crash::device_space::{
     files_defragmented, group_given_away, group_taken_back, image_grown, space_trimmed,
 };
-use btrfsimg_testkit::crash::trial::{Plan, cut_everywhere, fail_everywhere};
+use btrfsimg_testkit::crash::trial::{Plan, cut_everywhere, fail_everywhere, stop_everywhere};
 use btrfsimg_testkit::crash::workload::{
     Workload, files_changed, full_image, snapshot_deleted, tree_copied_in, tree_removed,
 };
@@ -81,4 +81,14 @@ fn failing_writes_and_syncs() {
     fail(&files_changed(1).unwrap());
     fail(&snapshot_deleted(1).unwrap());
     fail(&full_image().unwrap());
+}
+
+/// Whatever is being done when somebody asks to stop ends there, also where no data are written.
+#[test]
+fn asked_to_stop() {
+    for workload in [tree_copied_in(1), tree_removed(1), snapshot_deleted(1), files_defragmented(1)] {
+        let workload = workload.unwrap();
+        let stopped = stop_everywhere(&workload, 8).unwrap_or_else(|e| panic!("{e:#}"));
+        assert!(stopped > 4, "{}: {stopped}", workload.name);
+    }
 }

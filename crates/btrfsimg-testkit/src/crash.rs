@@ -18,15 +18,17 @@
 //! still read as the old or the new state, and the only thing that may be wrong with it is that superblock.
 //!
 //! [`FailingDevice`] fails instead: the n-th write, change of length or sync returns an error, once or from then on,
-//! having written nothing or the first half.
+//! having written nothing or the first half. [`StoppingDevice`] has somebody ask to stop instead.
 
 mod contents;
 mod device;
 pub mod device_space;
 mod failing;
+mod stopping;
 pub mod trial;
 pub mod workload;
 
 pub use contents::{Contents, contents};
 pub use device::{CrashDevice, Event, Fate, Recording, Window};
 pub use failing::{Attempt, Failing, FailingDevice};
+pub use stopping::StoppingDevice;

@@ -244,6 +244,7 @@ impl EditArgs {
         let result = {
             let mut volume = Volume::open(device.clone(), options).with_context(name)?;
             let mut tx = volume.begin(edits.now)?;
+            tx.stop_on(stop.clone());
             let done = edits.make(&mut tx, change).and_then(|said| {
                 if stop.load(Ordering::Relaxed) {
                     return Err(Error::Interrupted.into());
@@ -271,7 +272,8 @@ impl EditArgs {
                 let full = anyhow::Error::new(full).context(name());
                 places.into_iter().rev().fold(full, anyhow::Error::context)
             }
-            Some(Error::Interrupted) => error.context(name()),
+            // Wherever it was: nothing is wrong there.
+            Some(Error::Interrupted) => anyhow::Error::new(Error::Interrupted).context(name()),
             _ => error,
         })?;
         let mut out = stdout();
@@ -357,7 +359,7 @@ struct Edits<'e> {
     image: &'e ImageArgs,
     addresses: &'e [Address],
     ui: &'e Ui,
-    stop: &'e AtomicBool,
+    stop: &'e Arc<AtomicBool>,
     now: btrfsimg_ondisk::Timespec,
 }
 
@@ -407,6 +409,7 @@ impl Edits<'_> {
         };
         let mut volume = Volume::open(Arc::new(OverlayDevice::new(device.clone())?), options)?;
         let mut tx = volume.begin(self.now)?;
+        tx.stop_on(self.stop.clone());
         self.make(&mut tx, change)?;
         Ok(tx.needed_size()?)
     }

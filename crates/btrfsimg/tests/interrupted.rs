@@ -7,7 +7,7 @@ mod common;
 mod writing;
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use btrfsimg_testkit::Oracle;
 use btrfsimg_testkit::rng::Rng;
+use btrfsimg_testkit::synthetic;
 use btrfsimg_testkit::treediff::{DiffOptions, diff};
 use common::{command, run, sh};
 use rustix::process::{Pid, Signal, kill_process};
@@ -143,6 +144,46 @@ fn interrupted_while_a_tree_is_copied_in() {
     assert_checks_clean(&bench.image, "signals");
 }
 
+/// Commands that take long without a byte of data, and one that waits for its input.
+#[test]
+fn interrupted_while_no_data_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("many.img");
+    synthetic::make_image(&image, 1 << 30, 150_000).unwrap();
+    let top = format!("{}:/", image.display());
+    let superblock = || {
+        let mut bytes = vec![0; 4096];
+        File::open(&image).unwrap().read_exact_at(&mut bytes, 64 << 10).unwrap();
+        bytes
+    };
+    let before = superblock();
+    let written = format!("{top}d0/f0");
+    let remove = ["rm".to_owned(), "-r".to_owned()].into_iter().chain((0..150).map(|n| format!("{top}d{n}")));
+    let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+    for args in [
+        words(&["chmod", "-R", "600", &top]),
+        words(&["chown", "-R", "7:7", &top]),
+        remove.collect(),
+        words(&["write", &written]),
+        words(&["cp", "-", &written]),
+    ] {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        // What is piped in does not end.
+        let mut child = command(&args).stderr(Stdio::null()).stdin(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(400));
+        assert!(child.try_wait().unwrap().is_none(), "{args:?} takes too short a time");
+        let asked = Instant::now();
+        signal(&child, Signal::TERM);
+        let input = child.stdin.take();
+        let status = child.wait().unwrap();
+        assert!(asked.elapsed() < Duration::from_secs(1), "{args:?}: {:?}", asked.elapsed());
+        assert_eq!(status.code(), Some(1), "{args:?}");
+        assert_eq!(superblock(), before, "{args:?}");
+        drop(input);
+    }
+    run(&["verify", "-q", image.to_str().unwrap()]).expect(0);
+}
+
 #[test]
 fn interrupted_mkfs_leaves_the_old_file_and_no_other() {
     let bench = Bench::new(40);
@@ -205,7 +246,7 @@ fn a_full_disk_under_a_sparse_image() {
     // Not one byte is left: a change of metadata alone does not fit either, or fits wholly.
     let rest = File::create(disk.0.path().join("rest")).unwrap();
     let mut filler = vec![1; 4096];
-    while std::os::unix::fs::FileExt::write_all_at(&rest, &filler, rest.metadata().unwrap().len()).is_ok() {
+    while rest.write_all_at(&filler, rest.metadata().unwrap().len()).is_ok() {
         filler.fill(2);
     }
     let ran = run(&["mkdir", &bench.at("/dir")]);

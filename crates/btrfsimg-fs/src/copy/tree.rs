@@ -150,7 +150,7 @@ impl<'c> Copier<'c> {
     /// What ends the copy is an error, what ends an entry is noted.
     fn note(&mut self, done: Result<(), Fault>, shown: &[u8]) -> Result<()> {
         match done {
-            Err(Fault::Target(error)) => return Err(error),
+            Err(Fault::Target(error) | Fault::Source(error @ Error::Interrupted)) => return Err(error),
             Err(Fault::Source(error)) => self.report.failures.push((shown.to_vec(), error)),
             Ok(()) => {}
         }

@@ -24,6 +24,7 @@ mod volume;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use btrfsimg_ondisk::{
     BackRef, BlockContext, Key, Logical, ParentExpectation, RootItem, Superblock, TreeBlock, Uuid, incompat,
@@ -142,6 +143,12 @@ impl<'v> Transaction<'v> {
         self.superblock.has_incompat(incompat::NO_HOLES)
     }
 
+    /// From now on, in this and later transactions of the volume, all work ends with `Interrupted` once `flag` is set, and
+    /// a commit too until its superblock is being written.
+    pub fn stop_on(&mut self, flag: Arc<AtomicBool>) {
+        self.volume.store.stop_on(flag);
+    }
+
     /// Allocates `len` bytes for data, in one piece.
     ///
     /// # Errors
@@ -251,6 +258,7 @@ impl Blocks for Transaction<'_> {
     fn block(&self, logical: Logical, expect: &ParentExpectation) -> Result<Arc<TreeBlock>> {
         match self.dirty.get(&logical.0) {
             Some(block) => {
+                self.volume.store.check_stop()?;
                 // On a hostile image a pointer may lead to a place that the image calls free, where another block is now.
                 block.check_expected(expect).map_err(|violation| {
                     let tree = expect.tree.unwrap_or(0);

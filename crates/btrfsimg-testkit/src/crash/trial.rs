@@ -14,7 +14,7 @@ use btrfsimg_fs::verify;
 use btrfsimg_ondisk::{Physical, SUPERBLOCK_OFFSETS};
 
 use super::workload::{Workload, now};
-use super::{Attempt, Contents, CrashDevice, Event, Failing, FailingDevice, Fate, contents};
+use super::{Attempt, Contents, CrashDevice, Event, Failing, FailingDevice, Fate, StoppingDevice, contents};
 use crate::command;
 use crate::oracle::{JudgeOptions, Oracle};
 use crate::rng::Rng;
@@ -29,6 +29,9 @@ const LAGGING_COPY: &str = "SB-23";
 const ANY_SUPERBLOCK: &str = "SB-";
 /// Syncs of one commit from its superblock on.
 const SYNCS_OF_SUPERBLOCK: usize = 2;
+
+/// Uses of the device by a commit that may not stop any more: superblock, its copies, and syncs; and one before.
+const USES_OF_COMMIT: usize = 7;
 
 /// How closely a workload is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -110,15 +113,7 @@ pub fn cut_everywhere(workload: &Workload, plan: &Plan) -> Result<Tried> {
 /// The first failure that does harm, or that nobody hears of.
 pub fn fail_everywhere(workload: &Workload, stride: usize) -> Result<usize> {
     let start = Arc::new(MemDevice::new(workload.start.clone()));
-    let device = Arc::new(CrashDevice::without_holes(workload.start.clone()));
-    run(workload, device.clone())?;
-    let mut states = Vec::new();
-    device.recording().windows(|window| {
-        states.push(contents(window.image(0, Fate::Dropped, &mut Rng::new(0)))?);
-        Ok::<_, anyhow::Error>(())
-    })?;
-    states.push(contents(device.clone())?);
-    let changes = device.recording().events().len();
+    let (states, changes) = states_of(workload)?;
     // The last ones, from the superblock on, are the ones that matter most: none of them is left out.
     let few = changes.saturating_sub(12);
     for nth in (0..few).step_by(stride).chain(few..changes) {
@@ -130,6 +125,51 @@ pub fn fail_everywhere(workload: &Workload, stride: usize) -> Result<usize> {
         }
     }
     Ok(changes)
+}
+
+/// Every state that the workload commits, the one before it first, and how many changes of the device it makes.
+fn states_of(workload: &Workload) -> Result<(Vec<Contents>, usize)> {
+    let device = Arc::new(CrashDevice::without_holes(workload.start.clone()));
+    run(workload, device.clone())?;
+    let mut states = Vec::new();
+    device.recording().windows(|window| {
+        states.push(contents(window.image(0, Fate::Dropped, &mut Rng::new(0)))?);
+        Ok::<_, anyhow::Error>(())
+    })?;
+    states.push(contents(device.clone())?);
+    Ok((states, device.recording().events().len()))
+}
+
+/// Asks the workload to stop at `places` of the reads, writes and syncs that it makes, the last of them all. It must end
+/// there, and leave a state that was committed. Says in how many cases it did not come to its end.
+///
+/// # Errors
+/// Where it goes on, or leaves something else.
+pub fn stop_everywhere(workload: &Workload, places: usize) -> Result<usize> {
+    let start = Arc::new(MemDevice::new(workload.start.clone()));
+    let (states, _) = states_of(workload)?;
+    let allowed: Vec<&Contents> = states.iter().collect();
+    let stop_at = |nth: usize| -> Result<(bool, usize)> {
+        let image = Arc::new(OverlayDevice::new(start.clone())?);
+        let device = Arc::new(StoppingDevice::new(image.clone(), nth));
+        let mut volume = Volume::open(device.clone(), workload.options)?;
+        volume.begin(now())?.stop_on(device.flag());
+        let result = (workload.change)(&mut volume);
+        ensure!(matches!(result, Ok(()) | Err(Error::Interrupted)), "{result:?}");
+        drop(volume);
+        judge(&image, &allowed, "nothing")?;
+        Ok((result.is_err(), device.uses()))
+    };
+    let (_, all) = stop_at(usize::MAX)?;
+    let mut stopped = 0;
+    for place in 0..places {
+        let nth = all * place / places;
+        let at = || format!("{}: asked to stop at {nth} of {all}", workload.name);
+        let (interrupted, uses) = stop_at(nth).with_context(at)?;
+        ensure!(uses <= nth + USES_OF_COMMIT, "{}: goes on to {uses}", at());
+        stopped += usize::from(interrupted);
+    }
+    Ok(stopped)
 }
 
 fn fail_once(

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
@@ -150,7 +151,7 @@ fn one_image(args: &Args, ui: &Ui, addresses: &[Address], documents: &mut Vec<Va
 fn work(
     args: &Args,
     addresses: &[Address],
-    stop: &AtomicBool,
+    stop: &Arc<AtomicBool>,
     pool: &WorkspacePool,
     teller: &mut Teller<'_>,
 ) -> Result<Defrag, Box<(Defrag, anyhow::Error)>> {
@@ -173,6 +174,7 @@ fn work(
         let (mark, heard) = (defrag.mark(), teller.heard());
         let mut step = || -> Result<bool> {
             let mut tx = volume.begin(now)?;
+            tx.stop_on(stop.clone());
             if is_first {
                 let start = args.image.start_in(&tx).with_context(name)?;
                 for address in addresses {

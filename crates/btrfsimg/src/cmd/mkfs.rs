@@ -155,6 +155,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     }
     let progress = Progress::new(ui);
     let made = make_image(&args.image, &options, &image, |tx, root, itself| {
+        tx.stop_on(stop.clone());
         let Some(dir) = &args.rootdir else { return Ok(Report::default()) };
         let import = import::Options {
             preserve: Preserve::ALL,

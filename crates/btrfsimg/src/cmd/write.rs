@@ -7,6 +7,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
 use btrfsimg_compress::{CompressionSpec, WorkspacePool};
@@ -15,6 +16,8 @@ use btrfsimg_fs::lookup::{Place, inode};
 use btrfsimg_fs::write::contents::{Codec, PIECE, write_at};
 use btrfsimg_fs::write::encode::CompressionPolicy;
 use btrfsimg_fs::write::names::check_changeable;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::address::{Address, ImageArgs};
 use crate::cmd::open_file::{Missing, open_file};
@@ -95,17 +98,40 @@ impl Edit for Args {
 }
 
 /// The file, or standard input for `-`.
-pub(super) fn input(cx: &EditCx<'_, '_>, from: &std::path::Path) -> Result<Box<dyn Read>> {
+pub(super) fn input<'a>(cx: &EditCx<'a, '_>, from: &std::path::Path) -> Result<Input<'a>> {
     if from.as_os_str() == "-" {
-        return Ok(Box::new(stdin(cx.tx.is_dry_run())?));
+        return Ok(Input { file: stdin(cx.tx.is_dry_run())?, stop: cx.stop });
     }
     let failed = |source| Error::Io { what: from.display().to_string(), source };
     // A named pipe would wait for somebody to write again.
     if cx.tx.is_dry_run() && std::fs::metadata(from).map_err(failed)?.file_type().is_fifo() {
         return Err(read_once().into());
     }
-    Ok(Box::new(File::open(from).map_err(failed)?))
+    Ok(Input { file: File::open(from).map_err(failed)?, stop: cx.stop })
 }
+
+/// A file that may keep one waiting: a pipe, a terminal. Reading it fails when the user asks to stop.
+pub(super) struct Input<'a> {
+    file: File,
+    stop: &'a AtomicBool,
+}
+
+impl Read for Input<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while !self.stop.load(Ordering::Relaxed) {
+            let mut files = [PollFd::new(&self.file, PollFlags::IN)];
+            match poll(&mut files, Some(&LOOK_AGAIN)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return self.file.read(buf),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(io::Error::other("interrupted"))
+    }
+}
+
+/// Between two looks whether to stop.
+const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 fn read_once() -> Error {
     Error::Invalid("a pipe can be read once only".to_owned())
@@ -141,13 +167,14 @@ pub(super) fn stream(
     // The type is the file's to be judged, also where there is nothing to write.
     inode(cx.tx, place)?;
     loop {
-        if cx.stop.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(Error::Interrupted.into());
-        }
         piece.clear();
         // Pieces end at multiples of their size, so that those of a stream are chunks of whole sectors.
         let len = PIECE - next % PIECE;
-        from.take(len).read_to_end(&mut piece)?;
+        let read = from.take(len).read_to_end(&mut piece);
+        if cx.stop.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted.into());
+        }
+        read?;
         write_at(cx.tx, place, next, &piece, &mut codec)?;
         next += piece.len() as u64;
         if (piece.len() as u64) < len {
