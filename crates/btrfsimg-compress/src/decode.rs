@@ -10,6 +10,7 @@ pub struct Decoder {
     pub(crate) zstd: zstd::FrameDecoder,
     /// A segment that may not fit the caller's buffer; what `inspect_` decodes into.
     pub(crate) scratch: Vec<u8>,
+    any_window: bool,
 }
 
 impl Default for Decoder {
@@ -27,12 +28,19 @@ impl std::fmt::Debug for Decoder {
 impl Decoder {
     /// Contexts for all algorithms, about 200 KiB.
     pub fn new() -> Decoder {
-        Decoder { zlib: zlib::Inflater::new(), zstd: zstd::FrameDecoder::new(), scratch: Vec::new() }
+        let (zlib, zstd) = (zlib::Inflater::new(), zstd::FrameDecoder::new());
+        Decoder { zlib, zstd, scratch: Vec::new(), any_window: false }
+    }
+
+    /// Whether zstd frames are read whose window is larger than any kernel has room for: for a salvage.
+    pub fn read_any_window(&mut self, any: bool) {
+        self.any_window = any;
     }
 
     /// Decodes a regular extent. `stored` is all of it, `disk_num_bytes` long; `out` is `ram_bytes` long, and
     /// all of it is written: what the stream does not give is zero. Returns how many bytes the stream gave;
-    /// a stream that gives more than `out` holds is cut. What follows the stream is ignored.
+    /// a stream that gives more than `out` holds is cut. What follows the stream is ignored. `out` may be longer than
+    /// [`MAX_CHUNK`](crate::MAX_CHUNK), as kernels go by `ram_bytes`.
     ///
     /// # Errors
     /// [`DecodeError`], where the kernel fails too; `out` then holds no meaningful bytes.
@@ -47,7 +55,12 @@ impl Decoder {
         let decoded = match algorithm {
             Algorithm::Zlib => self.zlib.decode(stored, out)?,
             Algorithm::Lzo => self.decode_lzo(stored, sector, out)?,
-            Algorithm::Zstd => self.zstd.decode(stored, out)?.decoded,
+            Algorithm::Zstd => {
+                if !self.any_window {
+                    zstd::check_window(stored)?;
+                }
+                self.zstd.decode(stored, out)?.decoded
+            }
         };
         out[decoded..].fill(0);
         Ok(decoded)

@@ -93,6 +93,12 @@ pub enum DecodeError {
     /// The zstd frame header uses a reserved bit or a dictionary.
     #[error("unsupported zstd frame header: {0}")]
     ZstdHeader(&'static str),
+    /// The zstd frame asks for a window that no kernel has room for.
+    #[error("zstd window of {bytes} bytes, more than any kernel has room for")]
+    ZstdWindow {
+        /// The window.
+        bytes: u64,
+    },
     /// The zstd frame is malformed.
     #[error("corrupt zstd frame after {decoded} bytes of output: {reason}")]
     Zstd {

@@ -14,7 +14,7 @@ use crate::{Algorithm, MAX_CHUNK, lzo, zlib};
 pub struct Inspection {
     /// Bytes that the stream gives. A regular extent's should be more than `ram_bytes` less a sector and at
     /// most `ram_bytes`, an inline extent's exactly `ram_bytes`: the caller knows them.
-    /// At most 128 KiB + 1 ([`Finding::Overlong`]).
+    /// At most the limit + 1 ([`Finding::Overlong`]).
     pub decoded_len: usize,
     /// Bytes of the stream itself, without the padding after it.
     pub stream_len: usize,
@@ -26,7 +26,7 @@ pub struct Inspection {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Finding {
-    /// The stream gives more than 128 KiB, or more than a sector in an inline extent.
+    /// The stream gives more than 128 KiB (or another limit), or more than a sector in an inline extent.
     #[error("the stream gives more than {limit} bytes")]
     Overlong {
         /// The most that it may give.
@@ -101,8 +101,22 @@ impl Decoder {
         stored: &[u8],
         sectorsize: u32,
     ) -> Result<Inspection, DecodeError> {
+        self.inspect_extent_of(algorithm, stored, sectorsize, MAX_CHUNK)
+    }
+
+    /// The same of one that may give up to `limit` bytes.
+    ///
+    /// # Errors
+    /// As [`inspect_extent`](Self::inspect_extent).
+    pub fn inspect_extent_of(
+        &mut self,
+        algorithm: Algorithm,
+        stored: &[u8],
+        sectorsize: u32,
+        limit: usize,
+    ) -> Result<Inspection, DecodeError> {
         let sector = checked_sectorsize(sectorsize)?;
-        let mut found = self.inspect_stream(algorithm, stored, sector, MAX_CHUNK)?;
+        let mut found = self.inspect_stream(algorithm, stored, sector, limit)?;
         let end = found.stream_len;
         let padding = &stored[end.min(stored.len())..];
         if padding.iter().any(|&byte| byte != 0) {
@@ -151,7 +165,7 @@ impl Decoder {
         sectorsize: usize,
         limit: usize,
     ) -> Result<Inspection, DecodeError> {
-        self.scratch(MAX_CHUNK + sectorsize + 1 + lzo::worst_case(sectorsize));
+        self.scratch(limit.max(MAX_CHUNK) + sectorsize + 1 + lzo::worst_case(sectorsize));
         let mut found = match algorithm {
             Algorithm::Zlib => self.inspect_zlib(stored, limit)?,
             Algorithm::Lzo => self.inspect_lzo(stored, sectorsize)?,

@@ -42,6 +42,10 @@ pub use workspace::Workspace;
 #[doc(alias = "BTRFS_MAX_COMPRESSED")]
 pub const MAX_CHUNK: usize = 128 * 1024;
 
+/// The most file bytes that readers take from one compressed extent. No writer is known that makes one of more than
+/// [`MAX_CHUNK`]; kernels read longer ones whatever their length, and this bounds what a hostile one costs.
+pub const MAX_DECODED: usize = 1 << 20;
+
 /// The kernel's default for the most stored bytes of an inline extent (mount option `max_inline`).
 pub const DEFAULT_MAX_INLINE: usize = 2048;
 

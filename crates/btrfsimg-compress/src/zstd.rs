@@ -8,6 +8,12 @@ use crate::{Algorithm, MAX_CHUNK};
 /// The largest window that the kernel's decoder is sure to have room for, 128 KiB (`format/04 §4.5`).
 pub(crate) const MAX_WINDOW_LOG: u32 = 17;
 
+/// The largest window that any workspace of a kernel has room for: Linux 6.18 reads frames of 2.5 MiB while its largest
+/// workspace is idle, and none of 3 MiB.
+const READ_WINDOW: u64 = 5 << 19;
+/// The largest window in a header that kernels take at all, whatever the content size.
+const HEADER_WINDOW: u64 = (1 << 27) + 1;
+
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Skippable frames start with 0x184D2A50 to 0x184D2A5F, little-endian.
 const SKIPPABLE_MAGIC: [u8; 3] = [0x2a, 0x4d, 0x18];
@@ -238,6 +244,15 @@ impl FrameDecoder {
             }
         }
     }
+}
+
+/// Whether kernels have room for the window of the frame: of as much as the content has, where that is known.
+pub(crate) fn check_window(stored: &[u8]) -> Result<(), DecodeError> {
+    // What is no frame is for the decoder to say.
+    let Ok(FrameHeader { window, content_size, .. }) = FrameHeader::parse(stored) else { return Ok(()) };
+    let is_read =
+        window <= HEADER_WINDOW && content_size.map_or(window, |size| window.min(size)) <= READ_WINDOW;
+    if is_read { Ok(()) } else { Err(DecodeError::ZstdWindow { bytes: window }) }
 }
 
 /// Whether `stored` starts with a skippable frame.

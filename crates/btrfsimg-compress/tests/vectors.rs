@@ -179,16 +179,26 @@ fn a_skippable_frame_reads_as_zeros() {
 
 #[test]
 fn zstd_windows_above_128_kib_are_read_and_reported() {
-    // Window descriptors for 128 KiB, 144 KiB, 256 KiB, 2 MiB and the largest of all, 3.75 TiB.
+    // Window descriptors for 128 KiB, 144 KiB, 256 KiB, 2 MiB, 2.5 MiB, 3 MiB and the largest of all, 3.75 TiB. Linux
+    // 6.18 reads what asks for 2.5 MiB, and refuses 3 MiB.
     for (descriptor, window) in [
         (0x38, 131_072u64),
         (0x39, 147_456),
         (0x40, 262_144),
         (0x58, 2 << 20),
+        (0x5a, 5 << 19),
+        (0x5c, 3 << 20),
         (0xff, (1 << 41) + 7 * (1 << 38)),
     ] {
         let stored = zstd_rle(&[0x00, descriptor], &[(b'x', 4096), (b'y', 100)]);
-        let (decoded, out) = decode(Algorithm::Zstd, &stored, 8192).unwrap();
+        let mut out = vec![0; 8192];
+        let mut decoder = Decoder::new();
+        if window > 5 << 19 {
+            let refused = decoder.decode_extent(Algorithm::Zstd, &stored, 4096, &mut out);
+            assert_eq!(refused, Err(DecodeError::ZstdWindow { bytes: window }));
+            decoder.read_any_window(true);
+        }
+        let decoded = decoder.decode_extent(Algorithm::Zstd, &stored, 4096, &mut out).unwrap();
         assert_eq!((decoded, out[4095], out[4096], out[4196]), (4196, b'x', b'y', 0), "{window}");
         let found = Decoder::new().inspect_extent(Algorithm::Zstd, &stored, 4096).unwrap();
         assert_eq!(found.decoded_len, 4196);

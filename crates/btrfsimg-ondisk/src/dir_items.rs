@@ -51,6 +51,9 @@ impl FileType {
     }
 }
 
+/// The bit of an entry's type that marks an encrypted name.
+const ENCRYPTED: u8 = 0x80;
+
 /// Which of the three item types the entries are in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirItemKind {
@@ -83,6 +86,8 @@ pub struct DirEntry<'a> {
     pub transid: u64,
     /// The type, without the encryption bit.
     pub file_type: FileType,
+    /// The encryption bit: kernels pass over it, as nothing encrypts names.
+    pub is_encrypted: bool,
     /// The name, 0 to 255 bytes. May be hostile (`..`, `a/b`): who extracts checks that (DIR-11).
     pub name: &'a [u8],
     /// An xattr's value; empty for directory entries.
@@ -175,7 +180,7 @@ fn take_entry<'a>(
         );
     };
     check_location(kind, head.location.get())?;
-    let file_type = FileType(head.kind & 0x7f);
+    let (file_type, is_encrypted) = (FileType(head.kind & !ENCRYPTED), head.kind & ENCRYPTED != 0);
     if !(1..=8).contains(&file_type.0) {
         return fault("DIR-04", format!("invalid dir item type, have {} expect [1, 9)", file_type.0));
     }
@@ -217,9 +222,8 @@ fn take_entry<'a>(
             ),
         );
     }
-    let entry =
-        DirEntry { location: head.location.get(), transid: head.transid.get(), file_type, name, data: value };
-    Ok((entry, tail))
+    let (location, transid) = (head.location.get(), head.transid.get());
+    Ok((DirEntry { location, transid, file_type, is_encrypted, name, data: value }, tail))
 }
 
 /// DIR-03: what an entry may point to, as kernels have it: an xattr with a subvolume's location passes, and so

@@ -109,8 +109,14 @@ super::table! {
         pointer(image, &node, 1, |p| (p.block, p.generation) = (first.block, first.generation))
     };
     "block-backref-revision": "BLK-14", kernel reads, check misses,
-    "makes a leaf one of the format of before 2009", needs "a leaf of a subvolume",
-    |image, target| header(image, target, |h| h.flags &= (1 << 56) - 1);
+    "makes a leaf one of the format of before 2009", needs "a leaf of a subvolume with data",
+    |image, target| {
+        let spot = some!(super::file_extents::regular(image, target, |_| true)?);
+        image.edit_header(&spot, |h| h.flags &= (1 << 56) - 1)
+    };
+    "block-backref-revision-high": "BLK-15", kernel reads, check misses,
+    "gives a leaf a back reference revision that does not exist", needs "a leaf of a subvolume",
+    |image, target| header(image, target, |h| h.flags ^= 3 << 56);
     "block-copies-differ": "DUP-01", kernel reads, check misses,
     "changes an inode in the second copy of its leaf only", needs "metadata in two copies",
     |image, target| {

@@ -60,6 +60,12 @@ super::table! {
     "dir-item-type-none": "DIR-04", kernel refuses, check names,
     "takes the type from an entry", needs "a directory entry",
     |image, target| byte(image, target, KeyType::DIR_INDEX, TYPE, 0);
+    "dir-item-type-encrypted": "DIR-16", kernel reads, check names,
+    "marks the name of an entry as encrypted", needs "a directory entry",
+    |image, target| {
+        let spot = some!(file_entry(image, target)?);
+        image.edit_at::<u8>(&spot, TYPE, |b| *b |= 0x80)
+    };
     "dir-item-is-xattr": "DIR-05", kernel refuses, check names,
     "makes a directory entry an xattr by its type", needs "a directory entry",
     |image, target| byte(image, target, KeyType::DIR_ITEM, TYPE, 8);

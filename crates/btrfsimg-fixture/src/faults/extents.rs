@@ -3,7 +3,7 @@
 use btrfsimg_ondisk::{
     BackRef, BlockGroupItem, ChunkItem, ExtentDataRef, ExtentItem, FileExtent, FileExtentKind,
     FileExtentRange, InlineRef, InodeItem, Key, KeyType, Logical, STRIPE_LEN, TreeBlockInfo,
-    block_group_flags as bg, extent_flags, incompat, objectid, write_extent_item,
+    block_group_flags as bg, extent_flags, header_flags, incompat, objectid, write_extent_item,
 };
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U64;
@@ -221,6 +221,17 @@ super::table! {
             return Ok(None);
         }
         image.edit::<ExtentItem>(&spot, |e| e.flags |= extent_flags::FULL_BACKREF)
+    };
+    "tree-block-moved": "XR-03", kernel reads, check names,
+    "says that a balance moved a leaf, whose extents refer to its tree", needs "a leaf with data extents below a root node",
+    |image, target| {
+        let leaf = some!(super::file_extents::regular(image, target, |_| true)?);
+        let item = some!(image.tree_block_item(leaf.block)?);
+        let head: ExtentItem = some!(image.get(&item, 0)?);
+        if leaf.above.is_empty() || head.flags & extent_flags::FULL_BACKREF != 0 {
+            return Ok(None);
+        }
+        image.edit_header(&leaf, |h| h.flags |= header_flags::RELOC)
     };
     "tree-block-no-extent-item": "XR-04", kernel reads, check names,
     "removes the extent item of a tree block", needs "a METADATA_ITEM",

@@ -196,6 +196,21 @@ super::table! {
         let spot = some!(regular(image, target, |e| e.compression != 0 && e.ram_bytes > 3 * 4096)?);
         image.edit_at::<FileExtentRange>(&spot, RANGE, |r| r.disk_num_bytes += sector)
     };
+    "file-extent-generation": "FE-28", kernel reads, check names,
+    "gives a file extent a generation from the future", needs "a regular file extent",
+    |image, target| {
+        let future = image.ctx().generation + 1000;
+        let spot = some!(regular(image, target, |_| true)?);
+        image.edit::<FileExtentHead>(&spot, |e| e.generation = future.into())
+    };
+    "symlink-target-nul": "FE-29", kernel reads, check misses,
+    "makes the second byte of a symlink's target NUL", needs "a symlink",
+    |image, target| {
+        let links = some!(inode(image, target, |i| kind(i) == S_IFLNK && i.size > 2)?);
+        let key = Key::new(links.key.objectid, KeyType::EXTENT_DATA, 0);
+        let spot = some!(image.find_key(links.tree, key)?);
+        image.edit_at::<u8>(&spot, RANGE + 1, |b| *b = 0)
+    };
     "file-extent-in-directory": "FE-26", kernel reads, check names,
     "gives a directory a file extent", needs "a directory below the root, and room in its leaf",
     |image, target| {

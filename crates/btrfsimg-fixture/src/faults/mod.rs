@@ -11,6 +11,8 @@ mod file_extents;
 mod free_space;
 mod inodes;
 mod links;
+mod logs;
+mod quota;
 mod refs;
 mod roots;
 mod superblock;
@@ -29,6 +31,8 @@ pub fn faults() -> impl Iterator<Item = &'static Fault> {
         superblock::FAULTS,
         blocks::FAULTS,
         roots::FAULTS,
+        logs::FAULTS,
+        quota::FAULTS,
         dir_items::FAULTS,
         inodes::FAULTS,
         refs::FAULTS,

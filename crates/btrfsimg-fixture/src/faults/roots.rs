@@ -1,7 +1,7 @@
-//! ROOT-, QG-: root items, subvolumes, quota groups.
+//! ROOT-: root items and subvolumes.
 
 use btrfsimg_ondisk::{
-    DiskKey, FileType, InodeItem, Key, KeyType, QgroupInfo, RootItem, name_hash, objectid, root_flags,
+    DiskKey, FileType, InodeItem, Key, KeyType, RootItem, RootRefHead, name_hash, objectid, root_flags,
     write_dir_entry,
 };
 use zerocopy::IntoBytes;
@@ -92,7 +92,7 @@ super::table! {
     "gives the forward reference of a subvolume a name of 256 bytes", needs "a subvolume below the top level, and room in the root tree",
     |image, target| {
         let root = (objectid::ROOT_TREE, KeyType::ROOT_REF);
-        let head = size_of::<btrfsimg_ondisk::RootRefHead>();
+        let head = size_of::<RootRefHead>();
         let spot = some!(in_tree(image, target, root, |i| i.has_room(256))?);
         image.edit_bytes(&spot, |data| {
             data.resize(head + 256, b'x');
@@ -104,7 +104,7 @@ super::table! {
     |image, target| {
         let root = (objectid::ROOT_TREE, KeyType::ROOT_REF);
         let spot = some!(in_tree(image, target, root, |_| true)?);
-        image.edit::<btrfsimg_ondisk::RootRefHead>(&spot, |r| r.dirid += 1)
+        image.edit::<RootRefHead>(&spot, |r| r.dirid += 1)
     };
     "subvolume-orphan-missing": "ROOT-11", kernel reads, check names,
     "makes a subvolume one that is being deleted, without its orphan item", needs "a subvolume below the top level",
@@ -169,23 +169,23 @@ super::table! {
         let root = some!(image.find_key(tree, Key::new(dir, KeyType::INODE_ITEM, 0))?);
         image.edit::<InodeItem>(&root, |i| i.size += 2 * name.len() as u64)
     };
-    "qgroup-rfer": "QG-01", kernel reads, check names,
-    "makes a quota group refer to a sector more than it does", needs "quotas",
-    |image, target| {
-        let quota = (objectid::QUOTA_TREE, KeyType::QGROUP_INFO);
-        let spot = some!(in_tree(image, target, quota, |_| true)?);
-        image.edit::<QgroupInfo>(&spot, |q| {
-            q.rfer += 4096;
-            q.rfer_cmpr += 4096;
-        })
+    "subvolume-top-root-dirid": "ROOT-12", kernel reads, check names,
+    "makes the top-level subvolume's root item name another inode as the root directory", needs "a superblock",
+    |image, _| {
+        let spot = some!(image.find_key(objectid::ROOT_TREE, Key::new(objectid::FS_TREE, KeyType::ROOT_ITEM, 0))?);
+        image.edit::<RootItem>(&spot, |r| r.root_dirid += 1 << 32)
     };
-    "qgroup-excl": "QG-01", kernel reads, check names,
-    "makes a quota group own nothing by itself", needs "quotas, with data in a subvolume",
-    |image, target| {
-        let quota = (objectid::QUOTA_TREE, KeyType::QGROUP_INFO);
-        let spot = some!(in_tree(image, target, quota, |i| i.data[24..32] != [0; 8])?);
-        image.edit::<QgroupInfo>(&spot, |q| (q.excl, q.excl_cmpr) = (0.into(), 0.into()))
+    "data-reloc-root-dirid": "ROOT-12", kernel reads, check names,
+    "makes the root item of the data relocation tree name another inode as the root directory", needs "a superblock",
+    |image, _| {
+        let key = Key::new(objectid::DATA_RELOC_TREE, KeyType::ROOT_ITEM, 0);
+        let spot = some!(image.find_key(objectid::ROOT_TREE, key)?);
+        image.edit::<RootItem>(&spot, |r| r.root_dirid += 1 << 32)
     };
+    "subvolume-in-itself": "ROOT-17", kernel reads, check misses,
+    "moves a subvolume into itself, name and all",
+    needs "a subvolume in the top directory, and room in its first leaf",
+    |image, target| into_itself(image, target);
 }
 
 /// The root item of a subvolume.
@@ -207,4 +207,37 @@ fn lower(image: &Image, target: &Target) -> Found<Spot> {
 fn edit(image: &mut Image, target: &Target, edit: impl FnOnce(&mut RootItem)) -> Found<()> {
     let spot = some!(subvolume(image, target)?);
     image.edit(&spot, edit)
+}
+
+/// Moves a subvolume from the top directory into its own root directory.
+fn into_itself(image: &mut Image, target: &Target) -> Found<()> {
+    let (top, dir) = (objectid::FS_TREE, objectid::FIRST_FREE);
+    let spot = some!(in_tree(image, target, (objectid::ROOT_TREE, KeyType::ROOT_REF), |i| {
+        i.key.objectid == top && i.data.starts_with(&dir.to_le_bytes())
+    })?);
+    let (data, id) = (image.item(&spot)?, spot.key.offset);
+    let head: RootRefHead = some!(image.get(&spot, 0)?);
+    let name = data[size_of::<RootRefHead>()..].to_vec();
+    some!(image.replace(&spot, Key { objectid: id, ..spot.key }, &data)?);
+    let back = Key::new(id, KeyType::ROOT_BACKREF, top);
+    let spot = some!(image.find_key(objectid::ROOT_TREE, back)?);
+    some!(image.replace(&spot, Key { offset: id, ..back }, &data)?);
+    let keys = [
+        Key::new(dir, KeyType::DIR_ITEM, name_hash(&name)),
+        Key::new(dir, KeyType::DIR_INDEX, head.sequence.get()),
+    ];
+    for key in keys {
+        let spot = some!(image.find_key(top, key)?);
+        let entry = image.item(&spot)?;
+        if image.find_key(id, key)?.is_some() {
+            return Ok(None);
+        }
+        some!(image.remove(&spot)?);
+        some!(image.insert(id, key, &entry)?);
+    }
+    let inode = Key::new(dir, KeyType::INODE_ITEM, 0);
+    let spot = some!(image.find_key(top, inode)?);
+    some!(image.edit::<InodeItem>(&spot, |i| i.size -= 2 * name.len() as u64)?);
+    let spot = some!(image.find_key(id, inode)?);
+    image.edit::<InodeItem>(&spot, |i| i.size += 2 * name.len() as u64)
 }

@@ -1,9 +1,6 @@
-//! SB-, LOG-: the superblock and what it points to directly.
+//! SB-: the superblock and its copies.
 
-use btrfsimg_ondisk::{
-    Header, Logical, ParentExpectation, STRIPE_LEN, SUPERBLOCK_OFFSETS, Superblock, TreeBlock,
-    block_group_flags, compat_ro, header_flags, incompat, objectid,
-};
+use btrfsimg_ondisk::{STRIPE_LEN, SUPERBLOCK_OFFSETS, Superblock, block_group_flags, compat_ro, incompat};
 
 use super::some;
 use crate::error::Found;
@@ -48,7 +45,7 @@ super::table! {
     "super-dev-fsid": "SB-11", kernel refuses, check names,
     "gives the superblock's device item another file system's UUID", needs "a superblock",
     |image, _| supers(image, |sb| sb.dev_item.fsid[0] ^= 1);
-    "super-metadata-uuid": "SB-11", kernel reads, check misses,
+    "super-metadata-uuid": "SB-26", kernel reads, check misses,
     "sets a metadata UUID without its feature", needs "an image without METADATA_UUID",
     |image, _| {
         if image.superblock().has_incompat(incompat::METADATA_UUID) {
@@ -143,30 +140,9 @@ super::table! {
     "super-conversion": "SB-25", kernel refuses, check names,
     "says that btrfstune is changing the file system's UUID", needs "a superblock",
     |image, _| supers(image, |sb| sb.flags |= 1 << 35);
-    "log-tree": "LOG-01", kernel reads, check misses,
-    "gives the file system an empty log tree to replay", needs "room for a block in a metadata block group",
-    |image, _| {
-        let at = some!(image.free_block(block_group_flags::METADATA, |_| true)?);
-        log(image, at)
-    };
-    "log-tree-in-data": "LOG-02" or "LOG-01", kernel reads, check misses,
-    "gives the file system an empty log tree that lies among data", needs "room for a block in a data block group",
-    |image, _| {
-        let at = some!(image.free_block(block_group_flags::DATA, |at| at % STRIPE_LEN == 0)?);
-        log(image, at)
-    };
-}
-
-/// Puts an empty log tree at `at`.
-fn log(image: &mut Image, at: Logical) -> Found<()> {
-    let sb = *image.superblock();
-    let generation = sb.generation.get() + 1;
-    let like = image.block(sb.root.get().into(), &ParentExpectation::default())?;
-    let (fsid, uuid) = (like.header().fsid, like.header().chunk_tree_uuid);
-    let header = TreeBlock::new_header(at, 0, objectid::TREE_LOG, generation, fsid, uuid);
-    let header = Header { flags: (header.flags.get() | header_flags::WRITTEN).into(), ..header };
-    image.put_block(at, TreeBlock::empty(image.ctx().nodesize, &header));
-    supers(image, |sb| (sb.log_root, sb.log_root_level) = (at.0.into(), 0))
+    "super-devices-many": "SB-27", kernel reads, check names,
+    "makes the number of devices more than there can be", needs "a superblock",
+    |image, _| supers(image, |sb| sb.num_devices = ((1u64 << 31) + 1).into());
 }
 
 /// Changes a number at byte `at` of the first chunk of the system chunk array, behind its key of 17 bytes.
@@ -179,6 +155,6 @@ fn sys_chunk_field(image: &mut Image, at: usize, edit: impl Fn(u64) -> u64) -> F
     })
 }
 
-fn supers(image: &mut Image, edit: impl Fn(&mut Superblock)) -> Found<()> {
+pub(super) fn supers(image: &mut Image, edit: impl Fn(&mut Superblock)) -> Found<()> {
     image.edit_supers(edit).map(Some)
 }

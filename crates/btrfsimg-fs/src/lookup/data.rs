@@ -27,6 +27,13 @@ pub struct Scratch {
     actual: Vec<u8>,
 }
 
+impl Scratch {
+    /// Whether data are decoded that no kernel has room to decode: for a salvage.
+    pub fn decode_any(&mut self, any: bool) {
+        self.decoder.read_any_window(any);
+    }
+}
+
 /// Where data belong, for messages, and whether they have checksums.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {

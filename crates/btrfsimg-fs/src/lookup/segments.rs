@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use btrfsimg_compress::{Algorithm, MAX_CHUNK};
+use btrfsimg_compress::{Algorithm, MAX_CHUNK, MAX_DECODED};
 use btrfsimg_ondisk::{
     COMPRESSION_LZO, COMPRESSION_NONE, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FileExtent, FileExtentKind,
     FileExtentRange, KeyType, Logical,
@@ -37,9 +37,9 @@ pub enum SegmentKind {
     Compressed {
         /// The extent.
         disk: Logical,
-        /// Its bytes on disk, at most 128 KiB.
+        /// Its bytes on disk that are read, at most 128 KiB.
         disk_len: usize,
-        /// Its bytes when decoded, at most 128 KiB.
+        /// Its bytes when decoded, at most 1 MiB.
         ram_bytes: usize,
         /// Where in the decoded bytes the segment starts.
         skip: usize,
@@ -254,9 +254,17 @@ fn compressed(
         );
         return Err(fault(place, start, "FE-15", reason));
     }
+    // Kernels read 128 KiB of a longer one for certain; LZO must use all that is there.
+    let disk_len = match r.disk_num_bytes.get() {
+        len if algorithm == Algorithm::Lzo && len > MAX_CHUNK as u64 => {
+            let reason = format!("invalid disk_num_bytes, have {len} expect at most {MAX_CHUNK}");
+            return Err(fault(place, start, "FE-18", reason));
+        }
+        len => usize::try_from(len).unwrap_or(MAX_CHUNK).min(MAX_CHUNK),
+    };
     Ok(SegmentKind::Compressed {
         disk: Logical(r.disk_bytenr.get()),
-        disk_len: bounded(place, start, "disk_num_bytes", r.disk_num_bytes.get())?,
+        disk_len,
         ram_bytes: bounded(place, start, "ram_bytes", ram_bytes)?,
         skip: bounded(place, start, "offset", r.offset.get().saturating_add(skipped))?,
         algorithm,
@@ -276,10 +284,10 @@ fn algorithm(place: Place, start: u64, code: u8) -> Result<Option<Algorithm>> {
     })
 }
 
-/// A length of a compressed or inline extent, which is at most 128 KiB.
+/// A length in the decoded bytes of an extent.
 fn bounded(place: Place, start: u64, field: &str, value: u64) -> Result<usize> {
-    usize::try_from(value).ok().filter(|v| *v <= MAX_CHUNK).ok_or_else(|| {
-        fault(place, start, "FE-18", format!("invalid {field}, have {value} expect at most {MAX_CHUNK}"))
+    usize::try_from(value).ok().filter(|v| *v <= MAX_DECODED).ok_or_else(|| {
+        fault(place, start, "FE-18", format!("invalid {field}, have {value} expect at most {MAX_DECODED}"))
     })
 }
 

@@ -140,7 +140,9 @@ impl SegmentReader {
         let whole = start..start.saturating_add(out.len() as u64);
         let unchecked = Owner::unchecked(info.place);
         if !matches!(segment.kind, SegmentKind::Raw { .. }) {
+            self.scratch.decode_any(true);
             let kept = read_segment(fs, unchecked, segment, skip, out, &mut self.scratch).is_ok();
+            self.scratch.decode_any(false);
             if !kept {
                 out.fill(0);
             }

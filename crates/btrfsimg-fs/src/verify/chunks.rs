@@ -64,29 +64,20 @@ pub(super) fn judge_system_chunks(mapped: &ChunkMap, tree: &ChunkTree, whole: bo
             }
             continue;
         };
-        let fields = |c: &Chunk| (c.length, c.flags, c.item.stripe_len.get());
-        let stripes = |c: &Chunk| c.stripes.iter().map(|s| (s.devid, s.offset)).collect::<Vec<_>>();
-        if fields(chunk) != fields(item) {
-            let ((length, flags, stripe_len), (length_2, flags_2, stripe_len_2)) =
-                (fields(chunk), fields(item));
-            let reason = format!(
-                "system chunk array: chunk {}, have length {length} {} stripe_len {stripe_len} expect length {length_2} {} stripe_len {stripe_len_2}",
-                chunk.start,
-                bg::describe(flags),
-                bg::describe(flags_2)
-            );
-            findings.add("SB-15", place, reason);
-        } else if stripes(chunk) != stripes(item) {
-            let shown = |c: &Chunk| {
-                let one = |s: &Stripe| format!("{}:{}", s.devid, s.offset);
-                c.stripes.iter().map(one).collect::<Vec<_>>().join(",")
-            };
-            let (have, expect) = (shown(chunk), shown(item));
-            let reason =
-                format!("system chunk array: stripes of chunk {}, have {have} expect {expect}", chunk.start);
+        let (have, expect) = (shown(chunk), shown(item));
+        if have != expect {
+            let reason = format!("system chunk array: chunk {}, have {have} expect {expect}", chunk.start);
             findings.add("SB-15", place, reason);
         }
     }
+}
+
+/// What of a chunk must be the same in the superblock and in the chunk tree.
+fn shown(chunk: &Chunk) -> String {
+    let one = |s: &Stripe| format!("{}:{}", s.devid, s.offset);
+    let stripes = chunk.stripes.iter().map(one).collect::<Vec<_>>().join(",");
+    let (flags, stripe_len) = (bg::describe(chunk.flags), chunk.item.stripe_len);
+    format!("length {} {flags} stripe_len {stripe_len} at {stripes}", chunk.length)
 }
 
 /// SB-14, SB-20, SB-22, DEV-06, DEV-07: devices against the superblock and the file.

@@ -1,12 +1,14 @@
 //! The checksum tree: which data are covered (CS-04 to CS-08), and the data themselves (CS-09).
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use btrfsimg_ondisk::{BlockContext, KeyType, Logical};
+use btrfsimg_ondisk::{BlockContext, Item, KeyType, Logical};
 
 use super::finding::{Findings, Place};
 use super::image::{Block, Image};
 use super::usage::{Usage, bit};
+use super::walk::{Tree, Walk};
 
 /// Covered ranges of logical addresses, sorted, each as long as it can be.
 #[derive(Default)]
@@ -17,12 +19,7 @@ pub(super) struct Csums {
 impl Csums {
     /// Takes in a leaf of the checksum tree.
     pub(super) fn leaf(&mut self, block: &Block, ctx: &BlockContext) {
-        block.for_each_item(ctx, |_, item| {
-            if item.key.key_type == KeyType::EXTENT_CSUM {
-                let bytes = (item.data.len() / ctx.csum.width()) as u64 * ctx.sectorsize;
-                self.push(item.key.offset, item.key.offset.saturating_add(bytes));
-            }
-        });
+        each_item(block, ctx, |item, end| self.push(item.key.offset, end));
     }
 
     fn push(&mut self, start: u64, end: u64) {
@@ -75,23 +72,48 @@ impl Csums {
         inside.map(|r| r.1.min(end) - r.0.max(start)).sum()
     }
 
-    /// CS-05: only data extents are covered.
-    pub(super) fn judge(&self, usage: &Usage, findings: &mut Findings) {
-        for &(start, end) in &self.ranges {
-            let mut at = start;
-            let first = usage.extents.partition_point(|e| e.end() <= start);
-            for extent in usage.extents[first..].iter().take_while(|e| e.start < end) {
-                if extent.start > at || !extent.has(bit::DATA) {
-                    break;
-                }
-                at = extent.end();
-            }
-            if at < end {
-                let reason = format!("csums for {at} to {end}, but there is no data extent");
-                findings.add("CS-05", Place::extent(at), reason);
-            }
+    /// CS-05: only data extents are covered. Items are named only where a range of several has a fault.
+    pub(super) fn judge(&self, image: &Image<'_>, tree: Tree, usage: &Usage, findings: &mut Findings) {
+        if self.ranges.iter().all(|&(start, end)| gaps(usage, start, end).next().is_none()) {
+            return;
         }
+        let blocks = AtomicU64::new(0);
+        let walked = Walk::quiet(image, tree, &blocks).run(|found: &mut Findings, block, _, _| {
+            each_item(block, &image.ctx, |item, end| {
+                for gap in gaps(usage, item.key.offset, end) {
+                    let place =
+                        Place { tree: Some(tree.id), key: Some(item.key), ..Place::extent(gap.start) };
+                    let reason =
+                        format!("csums for {} to {}, but there is no data extent", gap.start, gap.end);
+                    found.add("CS-05", place, reason);
+                }
+            });
+        });
+        walked.runs.into_iter().for_each(|found| findings.append(found));
     }
+}
+
+/// Calls `each` with each checksum item of a leaf, and where what it covers ends.
+fn each_item(block: &Block, ctx: &BlockContext, mut each: impl FnMut(&Item<'_>, u64)) {
+    block.for_each_item(ctx, |_, item| {
+        if item.key.key_type == KeyType::EXTENT_CSUM {
+            let bytes = (item.data.len() / ctx.csum.width()) as u64 * ctx.sectorsize;
+            each(&item, item.key.offset.saturating_add(bytes));
+        }
+    });
+}
+
+/// The parts of `start` to `end` where no data extent is.
+fn gaps(usage: &Usage, start: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
+    let first = usage.extents.partition_point(|e| e.end() <= start);
+    let data = usage.extents[first..].iter().filter(|e| e.has(bit::DATA));
+    let inside = data.map(|e| (e.start, e.end())).take_while(move |e| e.0 < end);
+    let mut at = start;
+    inside.chain([(end, end)]).filter_map(move |(from, to)| {
+        let gap = at..from.min(end);
+        at = at.max(to);
+        (gap.start < gap.end).then_some(gap)
+    })
 }
 
 /// Bytes of data read at once.

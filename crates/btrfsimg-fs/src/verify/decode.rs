@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use btrfsimg_compress::{Algorithm, Decoder, Finding as Streams, Inspection, MAX_CHUNK};
+use btrfsimg_compress::{Algorithm, Decoder, Finding as Streams, Inspection, MAX_CHUNK, MAX_DECODED};
 use btrfsimg_ondisk::{
     COMPRESSION_LZO, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FileExtent, FileExtentKind, FileExtentRange, Item,
     KeyType, Logical,
@@ -218,13 +218,17 @@ fn regular(
     decoded: &Decoded,
     findings: &mut Findings,
 ) -> Option<u32> {
-    let (at, len) = (range.disk_bytenr.get(), range.disk_num_bytes.get());
-    let size = usize::try_from(len).ok().filter(|len| *len <= 2 * MAX_CHUNK);
-    let Some(size) = size else {
-        let reason = format!("compressed extent {at} takes {len} bytes, expect at most {MAX_CHUNK}");
+    let at = range.disk_bytenr.get();
+    if algorithm == Algorithm::Lzo && range.disk_num_bytes.get() > MAX_CHUNK as u64 {
+        let reason =
+            format!("lzo extent {at} takes {} bytes, expect at most {MAX_CHUNK}", range.disk_num_bytes);
         findings.add("FE-25", place.clone(), reason);
         return None;
-    };
+    }
+    // Kernels read no more of others with certainty; that they are longer is FE-18's.
+    let size = usize::try_from(range.disk_num_bytes.get()).unwrap_or(MAX_CHUNK).min(MAX_CHUNK);
+    let len = size as u64;
+    let limit = usize::try_from(extent.ram_bytes).unwrap_or(MAX_DECODED).clamp(MAX_CHUNK, MAX_DECODED);
     // An extent that no chunk maps is FE-24's.
     let copies = image.chunks.map(Logical(at), len).ok()?;
     let mut out = None;
@@ -244,7 +248,8 @@ fn regular(
         if judged.contains(&bytes) {
             continue;
         }
-        let found = DECODER.with_borrow_mut(|d| d.inspect_extent(algorithm, &bytes, sectorsize(image)));
+        let found =
+            DECODER.with_borrow_mut(|d| d.inspect_extent_of(algorithm, &bytes, sectorsize(image), limit));
         match found {
             Ok(found) => {
                 if judged.is_empty() {

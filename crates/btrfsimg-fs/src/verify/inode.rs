@@ -189,8 +189,9 @@ impl Inode {
         let covers = extent.covers(subvolume.ctx.sectorsize);
         self.reach(item.key.offset, item.key.offset.saturating_add(covers), Some(spot));
         self.nbytes = self.nbytes.wrapping_add(extent.nbytes());
-        if let FileExtentKind::Inline(_) = extent.kind {
+        if let FileExtentKind::Inline(stored) = extent.kind {
             self.inline = Some(extent.ram_bytes);
+            self.judge_target(&extent, stored, spot, seen, subvolume);
         }
         let Some((at, len)) = extent.disk_extent() else { return };
         let regular = matches!(extent.kind, FileExtentKind::Regular(_));
@@ -207,6 +208,25 @@ impl Inode {
             }
         }
         self.coverage(&extent, at.0, regular, spot, seen, subvolume);
+    }
+
+    /// FE-29, of an inline extent. (btrfs-convert stores the zero byte behind the target, too.)
+    fn judge_target(
+        &self,
+        extent: &FileExtent<'_>,
+        stored: &[u8],
+        spot: Spot,
+        seen: &mut Seen,
+        subvolume: &Subvolume<'_>,
+    ) {
+        let link = self.item.filter(|i| FileType::from_mode(i.mode.get()) == Some(FileType::SYMLINK));
+        let Some(size) = link.and_then(|i| usize::try_from(i.size.get()).ok()) else { return };
+        if extent.compression == COMPRESSION_NONE
+            && let Some(at) = stored.iter().take(size).position(|&byte| byte == 0)
+        {
+            let reason = format!("target of a symlink holds NUL at byte {at} of {size}");
+            seen.findings.add("FE-29", spot.place(subvolume.tree), reason);
+        }
     }
 
     /// Notes whether the extent's data have checksums.

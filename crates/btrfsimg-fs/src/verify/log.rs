@@ -1,4 +1,4 @@
-//! The log of a file system that was not unmounted (LOG-01, LOG-02, CS-06): a tree of log trees, one for each subvolume with
+//! The log of a file system that was not unmounted (LOG-, CS-06): a tree of log trees, one for each subvolume with
 //! changes that an fsync made durable. Its blocks have no extent items; the next mount replays and frees them.
 
 use std::sync::Mutex;
@@ -15,10 +15,18 @@ use super::csums::Csums;
 use super::extents::Group;
 use super::finding::{Findings, Place};
 use super::image::{Block, Image};
+use super::log_names::Names;
 use super::roots::RootTree;
 use super::usage::Usage;
 use super::users::once;
 use super::walk::{Part, Tree, Users, Walk};
+
+/// What the tree of logs holds: the logs with the subvolumes that they are of, and what is none.
+#[derive(Default)]
+struct Logs {
+    logs: Vec<(u64, RootItem, Place)>,
+    strays: Vec<Place>,
+}
 
 /// Walks the log trees; every rule of one block holds for them too.
 pub(super) fn judge(
@@ -41,18 +49,27 @@ pub(super) fn judge(
         drop: None,
     };
     let walk = Walk::new(image, top, Users::Log(&met), blocks).knowing(&known);
-    let walked = walk.run(|logs: &mut Vec<(u64, RootItem, Place)>, block, _, _| {
+    let walked = walk.run(|found: &mut Logs, block, _, _| {
         block.for_each_item(&image.ctx, |slot, item| {
-            if item.key.key_type == KeyType::ROOT_ITEM
-                && let Some(root) = RootItem::parse(item.data)
-            {
-                logs.push((item.key.offset, root, Place::item(block.tree, block.logical, slot, item.key)));
+            let place = Place::item(block.tree, block.logical, slot, item.key);
+            let is_log = (item.key.objectid, item.key.key_type) == (objectid::TREE_LOG, KeyType::ROOT_ITEM);
+            match RootItem::parse(item.data).filter(|_| is_log) {
+                Some(root) => found.logs.push((item.key.offset, root, place)),
+                None => found.strays.push(place),
             }
         });
     });
     findings.append(walked.findings);
     let (mut logged, mut whole) = (Vec::new(), walked.whole);
-    for (subvolume, root, place) in walked.runs.into_iter().flatten() {
+    let Logs { logs, strays } = walked.runs.into_iter().fold(Logs::default(), |mut all, run| {
+        all.logs.extend(run.logs);
+        all.strays.extend(run.strays);
+        all
+    });
+    for place in strays {
+        findings.add("LOG-03", place, "item in the tree of logs that is no log's root");
+    }
+    for (subvolume, root, place) in logs {
         if !objectid::is_fs_tree(subvolume) || roots.find(subvolume).is_none() {
             findings.add(
                 "LOG-02",
@@ -67,7 +84,11 @@ pub(super) fn judge(
             ..top
         };
         let walk = Walk::new(image, tree, Users::Log(&met), blocks).knowing(&known);
-        let walked = walk.run_in_parts(|run: &mut Logged, block, _, _| run.leaf(block, &image.ctx));
+        let hasher = usage.hasher;
+        let walked = walk.run_in_parts(|run: &mut Logged, block, _, _| {
+            run.leaf(block, &image.ctx);
+            run.names.leaf(block, &image.ctx, hasher);
+        });
         findings.append(walked.findings);
         whole &= walked.whole;
         if walked.runs.iter().any(|part| matches!(part, Part::Known(_))) {
@@ -76,6 +97,7 @@ pub(super) fn judge(
         }
         let mut all = Logged::default();
         walked.runs.into_iter().filter_map(Part::into_run).for_each(|run| all.append(run));
+        std::mem::take(&mut all.names).judge(image, roots.find(subvolume), hasher, findings);
         logged.push(all);
     }
     if let Some(csums) = csums.filter(|_| whole) {
@@ -93,6 +115,7 @@ struct Logged {
     /// Inodes whose data have checksums.
     checked: Vec<u64>,
     data: Vec<LoggedData>,
+    names: Names,
 }
 
 /// Data of an inode.
@@ -134,6 +157,7 @@ impl Logged {
         self.csums.append(other.csums);
         self.checked.extend(other.checked);
         self.data.extend(other.data);
+        self.names.append(other.names);
     }
 }
 

@@ -144,8 +144,6 @@ impl<'r, 's> Passes<'r, 's> {
             self.data(image, &roots, root.tree());
         }
         if image.superblock.log_root != 0 {
-            let reason = format!("log tree at {} to replay", image.superblock.log_root);
-            self.report.emit(&Finding::new("LOG-01", Place::tree(objectid::TREE_LOG), reason));
             let mut findings = Findings::default();
             log::judge(
                 image,
@@ -155,6 +153,8 @@ impl<'r, 's> Passes<'r, 's> {
                 &self.blocks,
                 &mut findings,
             );
+            let reason = format!("log tree at {} to replay", image.superblock.log_root);
+            findings.add("LOG-01", Place::tree(objectid::TREE_LOG), reason);
             self.report.absorb(findings);
         }
         self.report.summary.tree_blocks = self.blocks.load(Ordering::Relaxed);
@@ -353,6 +353,7 @@ impl<'r, 's> Passes<'r, 's> {
                     let leaf = |run: &mut QuotaTree, block: &super::image::Block| run.leaf(block, &image.ctx);
                     let (runs, _) = self.tree(image, root, space, leaf);
                     runs.into_iter().for_each(|run| self.quota.append(run));
+                    self.quota.sort();
                 }
                 _ => {
                     self.tree(image, root, space, |(): &mut (), _| ());
@@ -392,16 +393,22 @@ impl<'r, 's> Passes<'r, 's> {
         {
             free_space::judge(runs, groups, usage, image.ctx.sectorsize, &mut findings);
         }
-        if let Some(csums) = csums.filter(|_| image.superblock.log_root == 0) {
+        if let Some(csums) = csums.filter(|_| image.superblock.log_root == 0)
+            && let Some(root) = roots.find(objectid::CSUM_TREE)
+        {
             // The checksums of data that only the log tree knows may be here already.
-            csums.judge(usage, &mut findings);
+            csums.judge(image, root.tree(), usage, &mut findings);
         }
         self.report.absorb_as(!usage.whole, findings);
-        // While a subvolume is being deleted, what it still counts is not settled.
-        if self.quota.is_settled() && space.whole && usage.dead.is_empty() {
+        if space.whole {
             let mut findings = Findings::default();
             let trees: Vec<Tree> = roots.roots.iter().filter(|r| r.is_subvolume()).map(Root::tree).collect();
-            self.quota.judge(image, &trees, usage, &mut findings);
+            let ids = trees.iter().map(|t| t.id);
+            let live: Vec<u64> = ids.filter(|id| usage.dead.binary_search(id).is_err()).collect();
+            self.quota.judge_groups(&live, &mut findings);
+            if self.quota.is_settled() {
+                self.quota.judge(image, &trees, usage, &mut findings);
+            }
             self.report.absorb(findings);
         }
     }

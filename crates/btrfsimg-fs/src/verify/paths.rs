@@ -1,6 +1,6 @@
 //! The path of an inode that a finding is about.
 
-use btrfsimg_ondisk::{Item, Key, KeyType, ParentExpectation, inode_refs, objectid};
+use btrfsimg_ondisk::{DirItems, Item, Key, KeyType, ParentExpectation, inode_refs, objectid};
 
 use super::finding::{Finding, Findings};
 use super::image::{Image, Pointer};
@@ -51,6 +51,18 @@ pub(super) fn path_of(image: &Image<'_>, tree: Tree, ino: u64) -> Option<Vec<u8>
 pub(super) fn has_inode(image: &Image<'_>, tree: Tree, ino: u64) -> bool {
     let wanted = Key::new(ino, KeyType::INODE_ITEM, 0);
     find(image, tree, wanted, |item| (item.key == wanted).then_some(())).is_some()
+}
+
+/// The inode and the name of the entry of `dir` at `index`.
+pub(super) fn entry_at(image: &Image<'_>, tree: Tree, dir: u64, index: u64) -> Option<(u64, Vec<u8>)> {
+    let wanted = Key::new(dir, KeyType::DIR_INDEX, index);
+    find(image, tree, wanted, |item| {
+        if item.key != wanted {
+            return None;
+        }
+        let first = DirItems::parse(item.key, item.data, image.ctx.nodesize).ok()?.into_iter().next()?;
+        Some((first.location.objectid, first.name.to_vec()))
+    })
 }
 
 /// The directory and the name of the first reference of `ino`.

@@ -1,6 +1,6 @@
-//! The root tree: which trees there are, and how subvolumes hang together (ROOT-08 to ROOT-16).
+//! The root tree: which trees there are, and how subvolumes hang together (ROOT-08 to ROOT-17).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use btrfsimg_ondisk::{
     BackRef, BlockContext, DirItems, FileExtent, Item, Key, KeyType, Logical, RootItem, RootRefHead,
@@ -13,6 +13,9 @@ use super::image::Block;
 use super::inodes::SubvolumeEntry;
 use super::usage::User;
 use super::walk::Tree;
+
+/// Subvolumes of a ring that are named.
+const RING_NAMED: usize = 16;
 
 /// What the root tree holds.
 #[derive(Default)]
@@ -181,17 +184,18 @@ impl RootTree {
                 findings.add("ROOT-09", pair[1].place.clone(), reason);
             }
         }
+        let has_dir = |r: &&Root| r.is_subvolume() || r.key.objectid == objectid::DATA_RELOC_TREE;
+        for root in self.roots.iter().filter(has_dir).filter(|r| !r.is_dead()) {
+            let dir = root.item.root_dirid.get();
+            if dir != objectid::FIRST_FREE {
+                let reason =
+                    format!("root directory of the tree, have inode {dir} expect {}", objectid::FIRST_FREE);
+                findings.add("ROOT-12", root.place.clone(), reason);
+            }
+        }
         for root in self.roots.iter().filter(|r| r.is_subvolume()) {
             if root.is_dead() && self.orphans.binary_search(&root.key.objectid).is_err() {
                 findings.add("ROOT-11", root.place.clone(), "deleted subvolume without an orphan item");
-            }
-            let (dir, is_below) = (root.item.root_dirid.get(), root.key.objectid != objectid::FS_TREE);
-            if is_below && !root.is_dead() && dir != objectid::FIRST_FREE {
-                let reason = format!(
-                    "root directory of the subvolume, have inode {dir} expect {}",
-                    objectid::FIRST_FREE
-                );
-                findings.add("ROOT-12", root.place.clone(), reason);
             }
             let writable = root.item.flags.get() & root_flags::RDONLY == 0;
             if writable && root.item.received_uuid != [0; 16] && !root.is_dead() {
@@ -235,8 +239,36 @@ impl RootTree {
         }
     }
 
-    /// ROOT-10: references, back references and directory entries of subvolumes. `entries` are those of each tree.
+    /// ROOT-17: subvolumes that contain each other, each ring named once. What hangs below a ring is not named.
+    fn judge_rings(&self, findings: &mut Findings) {
+        let parent_of = |child: u64| {
+            let at = self.backrefs.partition_point(|l| l.child < child);
+            self.backrefs.get(at).filter(|l| l.child == child).map(|l| l.parent)
+        };
+        let mut met = BTreeSet::new();
+        for start in self.backrefs.iter().map(|l| l.child) {
+            let (mut way, mut at) = (Vec::new(), Some(start));
+            while let Some(id) = at.filter(|id| met.insert(*id)) {
+                way.push(id);
+                at = parent_of(id);
+            }
+            let Some(first) = at.and_then(|id| way.iter().position(|w| *w == id)) else { continue };
+            let ring = &way[first..];
+            let mut named: Vec<String> = ring.iter().take(RING_NAMED).map(u64::to_string).collect();
+            named.extend((ring.len() > RING_NAMED).then(|| "...".to_owned()));
+            named.push(ring[0].to_string());
+            let place = self.find(ring[0]).map_or(Place::tree(ring[0]), |r| r.place.clone());
+            findings.add(
+                "ROOT-17",
+                place,
+                format!("no path leads to subvolume {}", named.join(", which is in ")),
+            );
+        }
+    }
+
+    /// ROOT-10, ROOT-17: references, back references and directory entries of subvolumes. `entries` are those of each tree.
     pub(super) fn judge_links(&self, entries: &BTreeMap<u64, Vec<SubvolumeEntry>>, findings: &mut Findings) {
+        self.judge_rings(findings);
         self.judge_entries(entries, findings);
         let mut fault = |child: u64, reason: String| {
             let place = self.find(child).map_or(Place::tree(child), |r| r.place.clone());

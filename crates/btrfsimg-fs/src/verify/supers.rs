@@ -147,7 +147,8 @@ fn refuse_unsupported(sb: &Superblock) -> Result<()> {
         let names = compat_ro_names(unknown).join(", ");
         return Err(Error::Unsupported(format!("read-only compatible feature {names} (SB-16)")));
     }
-    if sb.num_devices.get() > 1 {
+    // More than there can be is SB-27's: kernels go by the device items.
+    if (2..=1 << 31).contains(&sb.num_devices.get()) {
         return Err(Error::Unsupported(format!("file system on {} devices", sb.num_devices)));
     }
     Ok(())

@@ -332,18 +332,23 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// XR-03: a block refers to what it points to by its own address if and only if the tree that made it does not
-    /// reach it any more. Subvolumes are walked in the order in which they were made, so the first tree in which a
-    /// block is met is the one that made it, if that still reaches it. (Blocks that a balance moves are exempt.)
+    /// XR-03: a block refers to what it points to by its own address if and only if a balance moved it, or the tree that
+    /// made it does not reach it any more. Subvolumes are walked in the order in which they were made, so the first tree
+    /// in which a block is met is the one that made it, if that still reaches it. (A balance under way is exempt.)
     fn check_kind(&self, block: &Block, findings: &mut Findings) {
         let Users::Now(usage) = &self.users else { return };
-        if !usage.whole || usage.relocating || block.judged.header().flags.get() & header_flags::RELOC != 0 {
+        if !usage.whole || usage.relocating {
             return;
         }
+        let moved = block.judged.header().flags.get() & header_flags::RELOC != 0;
         let (full, own) = (usage.is_full(block.logical.0), block.owner == self.tree.id);
-        let reason = match (full, own) {
-            (true, true) => "full back references in a block that its own tree reaches".to_owned(),
-            (false, false) if objectid::is_fs_tree(self.tree.id) && !usage.dead.contains(&block.owner) => {
+        let in_subvolume = objectid::is_fs_tree(self.tree.id);
+        let reason = match (moved, full, own) {
+            (false, true, true) => "full back references in a block that its own tree reaches".to_owned(),
+            (true, false, _) if in_subvolume && block.logical != self.tree.root => {
+                "no full back references in a block that a balance moved".to_owned()
+            }
+            (false, false, false) if in_subvolume && !usage.dead.contains(&block.owner) => {
                 format!("no full back references in a block that its owner {} does not reach", block.owner)
             }
             _ => return,

@@ -47,6 +47,12 @@ pub(super) fn check_strict(item: &ItemAt<'_>, ctx: &BlockContext) -> Checked {
 }
 
 fn check_entry(kind: DirItemKind, key: Key, entry: &DirEntry<'_>) -> Checked {
+    ensure!(
+        !entry.is_encrypted,
+        "DIR-16",
+        "entry's type is {} with the bit of an encrypted name, expect it without",
+        entry.file_type.0
+    );
     if kind == DirItemKind::Xattr {
         ensure!(
             entry.location == Key::new(0, KeyType::UNTYPED, 0),

@@ -118,6 +118,13 @@ fn check_range(
 /// What kernels do not check. Assumes that [`check`] passed.
 pub(super) fn check_strict(item: &ItemAt<'_>, ctx: &BlockContext) -> Checked {
     let Ok(extent) = FileExtent::parse(item.data) else { return Ok(()) };
+    let newest = ctx.generation.saturating_add(1);
+    ensure!(
+        extent.generation <= newest,
+        "FE-28",
+        "invalid generation for file extent, have {} expect [0, {newest}]",
+        extent.generation
+    );
     match &extent.kind {
         FileExtentKind::Inline(stored) => check_inline_strict(&extent, stored.len(), ctx),
         FileExtentKind::Regular(range) => {

@@ -12,7 +12,8 @@ pub fn check_strict(block: &FramedBlock, ctx: &BlockContext, sink: &mut dyn FnMu
     let view = block.view();
     let revision = view.header().map_or(1, |h| h.flags.get() >> 56);
     if revision != header_flags::BACKREF_REV >> 56 {
-        sink(Violation::new("BLK-14", format!("old back reference revision, have {revision} expect 1")));
+        let (rule, age) = if revision == 0 { ("BLK-14", "old") } else { ("BLK-15", "unknown") };
+        sink(Violation::new(rule, format!("{age} back reference revision, have {revision} expect 1")));
     }
     for item in view.items() {
         for check in [misc::check_place, misc::check_length] {

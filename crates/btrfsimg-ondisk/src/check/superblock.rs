@@ -153,7 +153,7 @@ pub fn check_superblock_strict(sb: &Superblock, sink: &mut dyn FnMut(Violation))
     };
     // btrfs-convert puts the fsid there.
     let unused = sb.metadata_uuid == [0; 16] || sb.metadata_uuid == sb.fsid;
-    rule(sb.has_incompat(incompat::METADATA_UUID) || unused, "SB-11", &|| {
+    rule(sb.has_incompat(incompat::METADATA_UUID) || unused, "SB-26", &|| {
         format!("metadata_uuid without its feature, have {}", uuid::Uuid::from_bytes(sb.metadata_uuid))
     });
     rule(sb.stripesize == 4096 || sb.stripesize == sb.sectorsize, "SB-13", &|| {
@@ -169,6 +169,9 @@ pub fn check_superblock_strict(sb: &Superblock, sink: &mut dyn FnMut(Violation))
     rule(sb.total_bytes != 0, "SB-20", &|| "total_bytes is 0".to_owned());
     let zero = sb.reserved.iter().chain(&sb.padding).all(|&b| b == 0);
     rule(zero && sb.log_root_transid == 0, "SB-24", &|| "reserved bytes are not zero".to_owned());
+    rule(sb.num_devices.get() <= 1 << 31, "SB-27", &|| {
+        format!("suspicious number of devices, have {} expect at most {}", sb.num_devices, 1u64 << 31)
+    });
     let changing = sb.flags.get() & super_flags::CHANGING;
     rule(changing == 0, "SB-25", &|| format!("a conversion is under way, have super flags 0x{changing:x}"));
 }

@@ -237,7 +237,9 @@ fn apply(args: &ApplyArgs, ui: &Ui) -> Result<()> {
         for change in &changes {
             writeln!(out, "{name}: {change}")?;
         }
-        writeln!(out, "{name}: verify will name {}: {}", fault.rule, Rule(fault.rule).info().says)?;
+        let rules: Vec<_> = std::iter::once(&fault.rule).chain(fault.twins).copied().collect();
+        let says = Rule(fault.rule).info().says;
+        writeln!(out, "{name}: verify will name {} first: {says}", rules.join(" or "))?;
         out.flush()?;
     }
     Ok(())

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use btrfsimg_fs::device::{Access, FileDevice};
 use btrfsimg_fs::verify::{Finding, Options, Progress, Summary, verify_watched};
-use btrfsimg_ondisk::{RULE_FAMILIES, Rule};
+use btrfsimg_ondisk::{RULE_FAMILIES, Rule, RuleInfo, Severity};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 
@@ -33,6 +33,7 @@ Examples:
   btrfsimg verify --json out.img | jq '.findings[0].rule'
   btrfsimg verify --jsonl out.img | grep -m 1 '\"severity\":\"error\"'
   btrfsimg verify --rules | grep -i orphan
+  btrfsimg verify --rules --json | jq -r '.rules[] | select(.severity == \"error\") | .rule'
   btrfsimg verify --explain DIR-08")]
 pub(crate) struct Args {
     /// Compare every sector of data with its checksum too, on every copy
@@ -71,10 +72,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     if let Some(rule) = &args.explain {
-        return explain(rule);
+        return explain(rule, args.json);
     }
     if args.rules {
-        return list_rules();
+        return list_rules(args.json);
     }
     let word = args.image_file.as_ref().or(args.image.as_ref()).ok_or_else(|| usage("no image given"))?;
     let image = image_alone(word)?;
@@ -98,19 +99,35 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
         }
     };
     let watched = |progress: &Progress| verify_watched(&device, &options, progress, &mut print);
-    let summary = with_bar(ui, watched).with_context(|| image.display().to_string())?;
+    let summary = match with_bar(ui, watched) {
+        Ok(summary) => summary,
+        Err(error) => {
+            let fields =
+                json!({ "image": image.display().to_string(), "sound": null, "error": error.to_string() });
+            print_document(args, fields, findings)?;
+            return Err(anyhow::Error::new(error).context(image.display().to_string()));
+        }
+    };
     if summary.errors > 0 || (args.fail_on == "warning" && summary.warnings > 0) {
         ui.remember(exit::CORRUPT);
     }
-    let mut document = document(&image, args, &summary);
+    if args.json || args.jsonl {
+        return print_document(args, document(&image, args, &summary), findings);
+    }
+    say(args, &image, &summary, &groups, ui)
+}
+
+/// What was judged, with the findings that were not printed yet; nothing where no JSON was asked for.
+fn print_document(args: &Args, fields: Value, findings: Vec<Value>) -> Result<()> {
+    let Value::Object(mut document) = fields else { return Ok(()) };
+    if args.jsonl {
+        return print_line("summary", document);
+    }
     if args.json {
         document.insert("findings".to_owned(), findings.into());
-        print_json(document)
-    } else if args.jsonl {
-        print_line("summary", document)
-    } else {
-        say(args, &image, &summary, &groups, ui)
+        return print_json(document);
     }
+    Ok(())
 }
 
 /// Does `work` under a bar on the terminal; without one when standard error is none, and with `-q`.
@@ -142,23 +159,44 @@ fn bar_style() -> Result<ProgressStyle, indicatif::style::TemplateError> {
     ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left")
 }
 
-fn explain(name: &str) -> Result<()> {
+fn explain(name: &str, json: bool) -> Result<()> {
     let Some(rule) = Rule::find(name) else {
         bail!("{name}: no such rule; `btrfsimg verify --rules` lists them")
     };
+    if json {
+        return print_json(rule_as_json(rule));
+    }
     let mut out = stdout();
     writeln!(out, "{} ({}): {}\n\n{}", rule.id, rule.severity.name(), rule.says, rule.why)?;
     out.flush()?;
     Ok(())
 }
 
-fn list_rules() -> Result<()> {
+fn list_rules(json: bool) -> Result<()> {
+    if json {
+        return print_json(json!({ "rules": Rule::all().map(rule_as_json).collect::<Vec<_>>() }));
+    }
     let mut out = stdout();
     for rule in Rule::all() {
         writeln!(out, "{:8}{:9}{}", rule.id, rule.severity.name(), rule.says)?;
     }
     out.flush()?;
     Ok(())
+}
+
+fn rule_as_json(rule: &RuleInfo) -> Value {
+    let grade = match rule.severity {
+        Severity::Refused => "refused",
+        Severity::Inconsistent => "inconsistent",
+        Severity::Warning => "warning",
+    };
+    json!({
+        "rule": rule.id,
+        "severity": rule.severity.name(),
+        "grade": grade,
+        "says": rule.says,
+        "why": rule.why,
+    })
 }
 
 /// Findings by the family of their rules.
@@ -240,10 +278,11 @@ fn say(args: &Args, image: &Path, s: &Summary, groups: &Groups, ui: &Ui) -> Resu
     Ok(())
 }
 
-fn document(image: &Path, args: &Args, s: &Summary) -> Map<String, Value> {
-    let fields = json!({
+fn document(image: &Path, args: &Args, s: &Summary) -> Value {
+    json!({
         "image": image.display().to_string(),
         "sound": s.is_sound(),
+        "error": null,
         "errors": s.errors,
         "warnings": s.warnings,
         "consequences": s.consequences,
@@ -259,11 +298,7 @@ fn document(image: &Path, args: &Args, s: &Summary) -> Map<String, Value> {
         "data_bytes": s.data_bytes,
         "decoded_extents": s.decoded_extents,
         "decoded_bytes": s.decoded_bytes,
-    });
-    match fields {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    }
+    })
 }
 
 /// Prints an object on one line, led by the schema's version and what it is.

@@ -22,7 +22,7 @@ super::rules! {
     "SB-10" E "the addresses of the root, chunk and log trees are sector aligned"
         "Blocks lie on sector boundaries; another address cannot be a block."
     "SB-11" E "the device's fsid is the metadata fsid"
-        "The device would belong to another file system; metadata_uuid must be zero or the fsid unless its feature is on."
+        "The device would belong to another file system."
     "SB-12" E "bytes_used is at least six blocks"
         "Six trees exist in every file system; less means the field was damaged."
     "SB-13" E "stripesize is a power of two and equals the sectorsize (or 4096)"
@@ -51,4 +51,8 @@ super::rules! {
         "A newer writer may have put something there that this version does not understand."
     "SB-25" W "no conversion by btrfstune is under way"
         "Kernels refuse such a file system until btrfstune has finished; it is unfinished, not corrupt."
+    "SB-26" W "metadata_uuid is zero or the fsid, unless its feature is on"
+        "Nothing reads it without the feature; a conversion was left half done, or the field is damaged."
+    "SB-27" C "the number of devices can be: at most 2^31"
+        "Kernels warn of it, and write the number of the device items at the next commit."
 }

@@ -105,6 +105,7 @@ fn nodes() {
         b.set_key_ptr(1, KeyPtr { block: Logical(9 << 20), ..ptr });
     });
     check(&sound, "BLK-14", |b| b.header_mut().flags = 0.into());
+    check(&sound, "BLK-15", |b| b.header_mut().flags |= 2 << 56);
     // A node's level is part of the header rules; NODE-01 says the same of a block that is being built.
     let mut deep = node();
     deep.header_mut().level = 9;

@@ -100,6 +100,9 @@ fn names_and_entries_that_kernels_take() {
     };
     check(&sound, "DIR-14", xattr(b"odd.a", b"1"));
     check(&sound, "DIR-14", xattr(b"btrfs.compression", b"brotli"));
+    // Linux 6.18 lists the entry as if the bit were not there.
+    check_patch(&sound, "DIR-16", slot::DIR_ITEM, 29, &[0x81]);
+    check_patch(&sound, "DIR-16", slot::DIR_INDEX, 29, &[0x81]);
     let mut good = sound.clone();
     xattr(b"btrfs.compression", b"zstd:3")(&mut good);
     assert!(super::broken_rules(&good).is_empty());
@@ -196,6 +199,8 @@ fn file_extents_that_kernels_take() {
         let big = FileExtentKind::Regular(range(2 << 24, 4096, 0, 12288));
         b.replace_item(slot::COMPRESSED, &extent(big, 256 << 10, 3));
     });
+    check_patch(&sound, "FE-28", slot::REGULAR, 0, &(super::fixtures::GENERATION + 2).to_le_bytes());
+    check_patch(&sound, "FE-28", slot::INLINE, 0, &u64::MAX.to_le_bytes());
     let inline = |stored: &'static [u8], ram: u64, compression: u8| {
         move |b: &mut TreeBlock| {
             b.replace_item(slot::INLINE, &extent(FileExtentKind::Inline(stored), ram, compression));

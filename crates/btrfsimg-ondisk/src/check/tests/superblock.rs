@@ -70,7 +70,6 @@ fn every_field() {
     check("SB-09", |s| s.leafsize = 4096.into());
     check("SB-10", |s| s.log_root = 1.into());
     check("SB-11", |s| s.dev_item.fsid[0] = 1);
-    check("SB-11", |s| s.metadata_uuid[0] = 1);
     check("SB-11", |s| s.incompat_flags = incompat::METADATA_UUID.into());
     check("SB-12", |s| s.bytes_used = (6u64 * 16384 - 1).into());
     check("SB-13", |s| s.stripesize = 593_920.into());
@@ -82,6 +81,8 @@ fn every_field() {
     check("SB-19", |s| s.cache_generation = 11.into());
     check("SB-20", |s| s.total_bytes = 0.into());
     check("SB-24", |s| s.padding[9] = 1);
+    check("SB-26", |s| s.metadata_uuid[0] = 1);
+    check("SB-27", |s| s.num_devices = ((1u64 << 31) + 1).into());
     check("SB-25", |s| s.flags = (1u64 << 38 | 1).into());
 }
 
