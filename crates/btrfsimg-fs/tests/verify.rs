@@ -200,6 +200,31 @@ fn many_roots_of_one_tree_are_read_once() {
     assert!(reads <= sound + 2 * blocks, "{reads} reads, {sound} in the sound image of {blocks} blocks");
 }
 
+/// A bad sector is named while others are still to be read.
+#[test]
+fn bad_data_are_named_while_more_are_read() {
+    // A leaf of sha256 covers half a MiB of data.
+    const SIZE: u64 = 8 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("file"), vec![b'f'; usize::try_from(SIZE).unwrap()]).unwrap();
+    std::fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
+    let args = ["-q", "-n", "4096", "--csum", "sha256", "--rootdir"];
+    let made = std::process::Command::new("mkfs.btrfs").args(args).arg(&tree).arg(&image).output();
+    if !made.is_ok_and(|o| o.status.success()) {
+        assert!(std::env::var_os("BTRFSIMG_REQUIRE_ORACLES").is_none(), "mkfs.btrfs is missing");
+        return;
+    }
+    let base = Base::of(&image);
+    let sector = base.bytes.chunks(4096).position(|sector| sector == [b'f'; 4096]).unwrap() as u64 * 4096;
+    let patches = vec![(sector + 5, b"!".to_vec())];
+    let options = Options::new().with_data(true);
+    assert_eq!(base.findings(patches.clone(), &options).1.data_bytes, SIZE);
+    let (first, all) = base.reads_before("CS-09", patches, &options);
+    assert!(all - first >= 8, "{first} reads of {all}");
+}
+
 #[test]
 fn faults_across_blocks() {
     let Some(base) = Base::make() else { return };

@@ -1,7 +1,7 @@
 //! The checksum tree: which data are covered (CS-04 to CS-08), and the data themselves (CS-09).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use btrfsimg_ondisk::{BlockContext, Item, KeyType, Logical};
 
@@ -119,8 +119,9 @@ fn gaps(usage: &Usage, start: u64, end: u64) -> impl Iterator<Item = Range<u64>>
 /// Bytes of data read at once.
 const PIECE: u64 = 1 << 20;
 
-/// CS-09: compares the data that a leaf of the checksum tree covers, on every copy.
-pub(super) fn judge_data(image: &Image<'_>, block: &Block, bytes: &AtomicU64, findings: &mut Findings) {
+/// CS-09: compares the data that a leaf of the checksum tree covers, on every copy. Gives the bytes compared.
+pub(super) fn judge_data(image: &Image<'_>, block: &Block, findings: &mut Findings) -> u64 {
+    let mut bytes = 0;
     let (ctx, width) = (&image.ctx, image.ctx.csum.width());
     let per_piece = usize::try_from(PIECE / ctx.sectorsize).unwrap_or(1).max(1) * width;
     block.for_each_item(ctx, |_, item| {
@@ -129,13 +130,14 @@ pub(super) fn judge_data(image: &Image<'_>, block: &Block, bytes: &AtomicU64, fi
         }
         let mut at = item.key.offset;
         for csums in item.data.chunks(per_piece) {
-            judge_piece(image, Logical(at), csums, bytes, findings);
+            judge_piece(image, Logical(at), csums, &mut bytes, findings);
             at = at.saturating_add((csums.len() / width) as u64 * ctx.sectorsize);
         }
     });
+    bytes
 }
 
-fn judge_piece(image: &Image<'_>, at: Logical, csums: &[u8], bytes: &AtomicU64, findings: &mut Findings) {
+fn judge_piece(image: &Image<'_>, at: Logical, csums: &[u8], bytes: &mut u64, findings: &mut Findings) {
     let (sector, width) = (image.ctx.sectorsize, image.ctx.csum.width());
     let len = (csums.len() / width) as u64 * sector;
     let Ok(copies) = image.chunks.map(at, len) else {
@@ -162,7 +164,7 @@ fn judge_piece(image: &Image<'_>, at: Logical, csums: &[u8], bytes: &AtomicU64, 
             findings.add("CS-09", place(at.0, 0), format!("cannot read {len} bytes of data: {error}"));
             continue;
         }
-        bytes.fetch_add(len, Ordering::Relaxed);
+        *bytes += len;
         if mirror == 0 {
             image.progress.advance(len);
         }

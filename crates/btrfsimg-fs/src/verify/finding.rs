@@ -1,5 +1,6 @@
 //! What verify finds, and where.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use btrfsimg_ondisk::{DevId, Key, Logical, Physical, Rule, Severity, Violation, objectid};
@@ -136,50 +137,109 @@ impl fmt::Display for Place {
     }
 }
 
-/// Findings of one piece of work, in order; past a limit they are only counted.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Findings {
-    pub(super) list: Vec<Finding>,
-    pub(super) more_errors: u64,
-    pub(super) more_warnings: u64,
-    /// Those about a copy of a block that has a sound one before it: no reader meets them, so they come last.
-    pub(super) spare: Spare,
+/// How often a rule was broken: as what is wrong in itself, or as what may only follow from an earlier finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// The rule.
+    pub rule: Rule,
+    /// Whether these are consequences.
+    pub consequence: bool,
+    /// How many there are.
+    pub found: u64,
+    /// How many of them were passed on, the first ones. There is a limit for each rule.
+    pub listed: u64,
 }
 
-/// What is wrong with copies that no reader needs; past the limit only counted.
+/// How often rules were broken, by whether as a consequence.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Spare {
-    pub(super) list: Vec<Finding>,
-    pub(super) more: u64,
+pub(super) struct Counts(BTreeMap<(&'static str, bool), Count>);
+
+impl Counts {
+    /// Findings of one rule that are kept, consequences aside: so none is left out for those of another.
+    const KEPT: u64 = 1000;
+
+    fn of(&mut self, rule: Rule, consequence: bool) -> &mut Count {
+        let none = Count { rule, consequence, found: 0, listed: 0 };
+        self.0.entry((rule.0, consequence)).or_insert(none)
+    }
+
+    /// Counts a finding; says whether there is room in the list for it.
+    pub(super) fn admit(&mut self, finding: &Finding) -> bool {
+        let count = self.of(finding.rule, finding.consequence);
+        count.found += 1;
+        let has_room = count.listed < Counts::KEPT;
+        count.listed += u64::from(has_room);
+        has_room
+    }
+
+    /// Adds `more` that are in no list.
+    pub(super) fn leave_out(&mut self, rule: Rule, consequence: bool, more: u64) {
+        self.of(rule, consequence).found += more;
+    }
+
+    /// How many findings of a rule may still be listed.
+    pub(super) fn room(&self, rule: &'static str, consequence: bool) -> u64 {
+        Counts::KEPT - self.0.get(&(rule, consequence)).map_or(0, |count| count.listed.min(Counts::KEPT))
+    }
+
+    /// Each, by the rule's name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Count> {
+        self.0.values()
+    }
 }
 
-impl Spare {
+/// Findings in order; past a limit for each rule they are only counted.
+#[derive(Clone, Default, Debug)]
+pub(super) struct List {
+    pub(super) list: Vec<Finding>,
+    counts: Counts,
+}
+
+impl List {
     pub(super) fn push(&mut self, finding: Finding) {
-        if self.list.len() < Findings::KEPT {
+        if self.counts.admit(&finding) {
             self.list.push(finding);
-        } else {
-            self.more += 1;
         }
     }
 
-    pub(super) fn append(&mut self, other: Spare) {
-        self.more += other.more;
+    pub(super) fn append(&mut self, other: List) {
+        for count in other.left_out() {
+            self.counts.leave_out(count.rule, count.consequence, count.found - count.listed);
+        }
         other.list.into_iter().for_each(|f| self.push(f));
     }
+
+    /// What was counted and is not in the list.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = &Count> {
+        self.counts.iter().filter(|count| count.found > count.listed)
+    }
+
+    /// Makes consequences of those whose rule `follows`.
+    fn follow(&mut self, follows: impl Fn(&str) -> bool) {
+        let mut marked = List::default();
+        for count in self.left_out() {
+            let consequence = count.consequence || follows(count.rule.0);
+            marked.counts.leave_out(count.rule, consequence, count.found - count.listed);
+        }
+        for mut finding in std::mem::take(&mut self.list) {
+            finding.consequence |= follows(finding.rule.0);
+            marked.push(finding);
+        }
+        *self = marked;
+    }
+}
+
+/// What one piece of work finds.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Findings {
+    pub(super) found: List,
+    /// Those about a copy of a block that has a sound one before it: no reader meets them, so they come last.
+    pub(super) spare: List,
 }
 
 impl Findings {
-    /// Findings that one piece of work keeps.
-    const KEPT: usize = 1000;
-
     pub(super) fn push(&mut self, finding: Finding) {
-        if self.list.len() < Findings::KEPT {
-            self.list.push(finding);
-        } else if finding.severity().is_error() {
-            self.more_errors += 1;
-        } else {
-            self.more_warnings += 1;
-        }
+        self.found.push(finding);
     }
 
     pub(super) fn add(&mut self, rule: &'static str, place: Place, reason: impl Into<String>) {
@@ -187,24 +247,31 @@ impl Findings {
     }
 
     pub(super) fn append(&mut self, other: Findings) {
-        self.more_errors += other.more_errors;
-        self.more_warnings += other.more_warnings;
+        self.found.append(other.found);
         self.spare.append(other.spare);
-        other.list.into_iter().for_each(|f| self.push(f));
     }
 
-    /// How much was found, to go back to.
-    pub(super) fn mark(&self) -> (usize, u64, u64) {
-        (self.list.len(), self.more_errors, self.more_warnings)
+    /// Makes consequences of those whose rule `follows`; not of those about spare copies.
+    pub(super) fn follow(&mut self, follows: impl Fn(&str) -> bool) {
+        self.found.follow(follows);
     }
 
-    /// Forgets what was found since.
-    pub(super) fn rewind(&mut self, (len, errors, warnings): (usize, u64, u64)) {
-        self.list.truncate(len);
-        (self.more_errors, self.more_warnings) = (errors, warnings);
+    /// Those that are listed.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Finding> {
+        self.found.list.iter()
     }
 
+    /// The same, to be added to.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Finding> {
+        self.found.list.iter_mut()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.list.is_empty()
+    }
+
+    /// Whether there is an error. (Of each rule that was broken a finding is listed.)
     pub(super) fn has_errors(&self) -> bool {
-        self.more_errors > 0 || self.list.iter().any(|f| f.severity().is_error())
+        self.iter().any(|f| f.severity().is_error())
     }
 }

@@ -255,11 +255,12 @@ impl Inode {
 
     /// Judges the inode when all of it was seen. What was said of the same items in another tree is not said again.
     pub(super) fn judge(self, subvolume: &Subvolume<'_>, seen: &mut Seen) {
-        let (before, parts) = (seen.findings.mark(), self.parts);
+        let (before, parts) = (std::mem::take(&mut seen.findings), self.parts);
         self.judge_whole(subvolume, seen);
+        let found = std::mem::replace(&mut seen.findings, before);
         let is_new = || subvolume.said.lock().unwrap_or_else(PoisonError::into_inner).insert(parts);
-        if seen.findings.mark() != before && !is_new() {
-            seen.findings.rewind(before);
+        if !found.is_empty() && is_new() {
+            seen.findings.append(found);
         }
     }
 

@@ -36,7 +36,7 @@ mod walk;
 
 use btrfsimg_ondisk::{BlockContext, Superblock, check_sys_chunk_array, sys_chunks};
 
-pub use finding::{Finding, Place};
+pub use finding::{Count, Finding, Place};
 pub use progress::Progress;
 pub use report::Summary;
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
 /// Calls `work` for ranges of at most `run` of `items` things, on up to `threads` threads; gives the results in
@@ -35,4 +36,30 @@ pub(super) fn in_runs<T: Send>(
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_unstable_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Results that a worker has ready before they are taken, at most.
+const AHEAD: usize = 2;
+
+/// Calls `work` with the numbers below `items` on `threads` threads, and `take` with each result on the calling one, in
+/// order and as soon as those before it were taken. Memory is bounded: workers wait for `take`.
+pub(super) fn in_order<T: Send>(
+    threads: usize,
+    items: usize,
+    work: impl Fn(usize) -> T + Sync,
+    take: impl FnMut(T),
+) {
+    let (threads, work) = (threads.clamp(1, items.max(1)), &work);
+    std::thread::scope(|scope| {
+        let start = |first: usize| {
+            let (sender, receiver) = sync_channel(AHEAD);
+            scope.spawn(move || {
+                // Nobody receives any more only where `take` panicked.
+                (first..items).step_by(threads).try_for_each(|at| sender.send(work(at)))
+            });
+            receiver
+        };
+        let queues: Vec<Receiver<T>> = (0..threads).map(start).collect();
+        queues.iter().cycle().take(items).map_while(|queue| queue.recv().ok()).for_each(take);
+    });
 }

@@ -276,14 +276,13 @@ impl<'r, 's> Passes<'r, 's> {
     /// Passes on what was found inside a tree and of the pointer to it. A tree that can be read and whose root is no extent
     /// was freed: that comes first, and that its other blocks are none follows.
     pub(super) fn absorb_tree(&mut self, at_root: Findings, mut inside: Findings) {
-        let unreadable = inside.list.iter().any(|f| f.rule.0.starts_with("BLK-") && f.severity().is_error());
-        let is_freed = !unreadable && at_root.list.iter().any(|f| f.rule.0 == "XR-04" && !f.consequence);
+        let unreadable = inside.iter().any(|f| f.rule.0.starts_with("BLK-") && f.severity().is_error());
+        let is_freed = !unreadable && at_root.iter().any(|f| f.rule.0 == "XR-04" && !f.consequence);
         if !is_freed {
             self.report.absorb(inside);
             return self.report.absorb(at_root);
         }
-        let extents = inside.list.iter_mut().filter(|f| f.rule.0.starts_with("XR-"));
-        extents.for_each(|f| f.consequence = true);
+        inside.follow(|rule| rule.starts_with("XR-"));
         self.report.absorb(at_root);
         self.report.absorb(inside);
     }
@@ -413,16 +412,33 @@ impl<'r, 's> Passes<'r, 's> {
         }
     }
 
+    /// CS-09. What is found is passed on while more is read. Naming the files takes a walk of all subvolumes: after the
+    /// first time, only when as many bytes were read again as that takes.
     fn data(&mut self, image: &Image<'_>, roots: &RootTree, tree: Tree) {
-        let (blocks, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let walked = Walk::quiet(image, tree, &blocks)
-            .in_runs_of(1)
-            .run(|found: &mut Findings, block, _, _| csums::judge_data(image, block, &bytes, found));
-        let mut findings = Findings::default();
-        walked.runs.into_iter().for_each(|found| findings.append(found));
-        users::name_files(image, roots, &mut findings);
-        self.report.absorb(findings);
-        self.report.summary.data_bytes = bytes.into_inner();
+        let blocks = AtomicU64::new(0);
+        let walk_bytes = self.blocks.load(Ordering::Relaxed).saturating_mul(image.ctx.nodesize as u64);
+        let (mut waiting, mut since, mut read) = (Findings::default(), walk_bytes, 0u64);
+        let mut pass_on = |mut findings: Findings| {
+            if self.report.room("CS-09") > 0 {
+                users::name_files(image, roots, &mut findings);
+            }
+            self.report.absorb(findings);
+        };
+        let judge = |block: &super::image::Block| {
+            let mut found = Findings::default();
+            (csums::judge_data(image, block, &mut found), found)
+        };
+        Walk::quiet(image, tree, &blocks).stream(judge, |(bytes, found)| {
+            read = read.saturating_add(bytes);
+            since = since.saturating_add(bytes);
+            waiting.append(found);
+            if since >= walk_bytes && !waiting.is_empty() {
+                pass_on(std::mem::take(&mut waiting));
+                since = 0;
+            }
+        });
+        pass_on(waiting);
+        self.report.summary.data_bytes = read;
     }
 }
 

@@ -13,7 +13,7 @@ const DEPTH: usize = 512;
 
 /// Gives the findings about inodes of `tree` their paths, as far as the tree tells.
 pub(super) fn fill(image: &Image<'_>, tree: Tree, findings: &mut Findings) {
-    let about_inodes = findings.list.iter_mut().filter(|f| f.place.path.is_none() && inode_of(f).is_some());
+    let about_inodes = findings.iter_mut().filter(|f| f.place.path.is_none() && inode_of(f).is_some());
     let mut last: Option<(u64, Option<Vec<u8>>)> = None;
     for finding in about_inodes.take(NAMED) {
         let Some(ino) = inode_of(finding) else { continue };

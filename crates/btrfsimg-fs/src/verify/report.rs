@@ -2,10 +2,10 @@
 
 use btrfsimg_ondisk::Severity;
 
-use super::finding::{Finding, Findings, Spare};
+use super::finding::{Count, Counts, Finding, Findings, List};
 
 /// What verify found, in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
     /// Findings that mean corruption, without consequences.
@@ -14,6 +14,8 @@ pub struct Summary {
     pub warnings: u64,
     /// Findings that may only follow from an earlier one.
     pub consequences: u64,
+    /// How often each rule was broken, by the rule's name. All of these make the three above.
+    pub rules: Vec<Count>,
     /// Tree blocks read, each once.
     pub tree_blocks: u64,
     /// Trees walked.
@@ -47,19 +49,20 @@ impl Summary {
 pub(super) struct Report<'a> {
     sink: &'a mut dyn FnMut(&Finding),
     pub(super) summary: Summary,
-    spare: Spare,
+    counts: Counts,
+    spare: List,
 }
 
 impl<'a> Report<'a> {
     pub(super) fn new(sink: &'a mut dyn FnMut(&Finding)) -> Report<'a> {
-        Report { sink, summary: Summary::default(), spare: Spare::default() }
+        Report { sink, summary: Summary::default(), counts: Counts::default(), spare: List::default() }
     }
 
     /// Passes on what was left for the end; gives the sums.
     pub(super) fn finish(mut self) -> Summary {
-        let Spare { list, more } = std::mem::take(&mut self.spare);
-        list.iter().for_each(|f| self.emit(f));
-        self.summary.errors += more;
+        let spare = std::mem::take(&mut self.spare);
+        self.pass_on(&spare);
+        self.summary.rules = self.counts.iter().copied().collect();
         self.summary
     }
 
@@ -69,32 +72,44 @@ impl<'a> Report<'a> {
     }
 
     pub(super) fn emit(&mut self, finding: &Finding) {
-        match finding.severity() {
-            Severity::Warning => self.summary.warnings += 1,
-            _ if finding.consequence => self.summary.consequences += 1,
-            _ => self.summary.errors += 1,
+        self.sum(finding.severity(), finding.consequence, 1);
+        if self.counts.admit(finding) {
+            (self.sink)(finding);
         }
-        (self.sink)(finding);
+    }
+
+    fn sum(&mut self, severity: Severity, consequence: bool, n: u64) {
+        match severity {
+            Severity::Warning => self.summary.warnings += n,
+            _ if consequence => self.summary.consequences += n,
+            _ => self.summary.errors += n,
+        }
+    }
+
+    /// How many findings of `rule` would still be passed on; others are only counted.
+    pub(super) fn room(&self, rule: &'static str) -> u64 {
+        self.counts.room(rule, self.summary.backup_generation.is_some())
     }
 
     pub(super) fn absorb(&mut self, findings: Findings) {
         self.absorb_as(false, findings);
     }
 
-    fn pass_on(&mut self, findings: &Findings) {
-        self.summary.errors += findings.more_errors;
-        self.summary.warnings += findings.more_warnings;
+    fn pass_on(&mut self, findings: &List) {
         findings.list.iter().for_each(|f| self.emit(f));
+        for count in findings.left_out() {
+            let more = count.found - count.listed;
+            self.sum(count.rule.severity(), count.consequence, more);
+            self.counts.leave_out(count.rule, count.consequence, more);
+        }
     }
 
     /// Passes findings on as consequences, if something came before that they may follow from.
     pub(super) fn absorb_as(&mut self, consequence: bool, mut findings: Findings) {
         self.spare.append(std::mem::take(&mut findings.spare));
         if consequence || self.summary.backup_generation.is_some() {
-            self.summary.consequences += findings.more_errors;
-            findings.more_errors = 0;
-            findings.list.iter_mut().for_each(|f| f.consequence = true);
+            findings.follow(|_| true);
         }
-        self.pass_on(&findings);
+        self.pass_on(&findings.found);
     }
 }

@@ -97,14 +97,12 @@ impl Passes<'_, '_> {
         let is_explained = before.explained.get(&seen.sums).is_some_and(|found| *found);
         let follows = findings.has_errors() || (!seen.sums.agree() && is_explained);
         let mut later = std::mem::take(&mut seen.findings);
-        for finding in &mut later.list {
-            // Link counts and directory sizes follow from missing names; lost extents from a damaged extent tree.
-            finding.consequence = match finding.rule.0 {
-                "LK-01" | "LK-04" => follows,
-                "FE-24" => !space.usage.whole,
-                _ => false,
-            };
-        }
+        // Link counts and directory sizes follow from missing names; lost extents from a damaged extent tree.
+        later.follow(|rule| match rule {
+            "LK-01" | "LK-04" => follows,
+            "FE-24" => !space.usage.whole,
+            _ => false,
+        });
         paths::fill(image, root.tree(), &mut later);
         self.report.absorb_as(!whole, findings);
         self.report.absorb_as(!whole, later);
@@ -149,15 +147,17 @@ impl Passes<'_, '_> {
         let decoded = decode::Decoded::new(space.usage.extents.len());
         for root in in_order(roots).filter(|root| root.is_subvolume()) {
             let blocks = std::sync::atomic::AtomicU64::new(0);
-            let walked = Walk::quiet(image, root.tree(), &blocks).knowing(&known).in_runs_of(1).run(
-                |found: &mut Findings, block, _, _| {
-                    decode::judge(image, &space.usage, block, &decoded, found);
+            Walk::quiet(image, root.tree(), &blocks).knowing(&known).stream(
+                |block| {
+                    let mut found = Findings::default();
+                    decode::judge(image, &space.usage, block, &decoded, &mut found);
+                    found
+                },
+                |mut found| {
+                    paths::fill(image, root.tree(), &mut found);
+                    self.report.absorb(found);
                 },
             );
-            for mut found in walked.runs {
-                paths::fill(image, root.tree(), &mut found);
-                self.report.absorb(found);
-            }
             let mut found = Findings::default();
             decoded.judge_pending(&mut found);
             paths::fill(image, root.tree(), &mut found);

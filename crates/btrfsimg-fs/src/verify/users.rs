@@ -117,7 +117,7 @@ pub(super) fn describe(refs: &BTreeMap<BackRef, i64>) -> String {
 /// Gives findings about sectors of data (by `place.logical`) the files that hold them: tree, inode and path of the
 /// first, the paths of others in the reason.
 pub(super) fn name_files(image: &Image<'_>, roots: &RootTree, findings: &mut Findings) {
-    let mut sectors: Vec<u64> = findings.list.iter().filter_map(|f| f.place.logical).map(|at| at.0).collect();
+    let mut sectors: Vec<u64> = findings.iter().filter_map(|f| f.place.logical).map(|at| at.0).collect();
     sectors.sort_unstable();
     sectors.dedup();
     if sectors.is_empty() {
@@ -147,7 +147,7 @@ pub(super) fn name_files(image: &Image<'_>, roots: &RootTree, findings: &mut Fin
         }
     }
     let mut names: BTreeMap<(u64, u64), Option<Vec<u8>>> = BTreeMap::new();
-    for finding in &mut findings.list {
+    for finding in findings.iter_mut() {
         let users = finding.place.logical.and_then(|at| files.get(&at.0));
         for (nth, (tree, ino)) in users.into_iter().flatten().enumerate() {
             let path = names.entry((tree.id, *ino)).or_insert_with(|| paths::path_of(image, *tree, *ino));

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 use super::finding::{Finding, Findings, Place};
 use super::image::{Block, Image, Pointer};
-use super::parallel::in_runs;
+use super::parallel::{in_order, in_runs};
 use super::usage::{Usage, User, bit};
 
 /// A tree to walk.
@@ -127,7 +127,6 @@ pub(super) struct Walk<'a> {
     findings: Findings,
     /// Every block was sound.
     whole: bool,
-    run_len: usize,
 }
 
 /// What a walk gives.
@@ -152,18 +151,12 @@ impl<'a> Walk<'a> {
             plan: Vec::new(),
             findings: Findings::default(),
             whole: true,
-            run_len: RUN,
         }
     }
 
     /// A second walk of a tree, for its contents alone.
     pub(super) fn quiet(image: &'a Image<'a>, tree: Tree, blocks: &'a AtomicU64) -> Walk<'a> {
         Walk::new(image, tree, Users::Known, blocks)
-    }
-
-    /// The same, with so many leaves for a worker at a time.
-    pub(super) fn in_runs_of(self, run: usize) -> Walk<'a> {
-        Walk { run_len: run.max(1), ..self }
     }
 
     /// The same, without entering blocks that are known.
@@ -189,6 +182,24 @@ impl<'a> Walk<'a> {
         self.descend(self.tree.pointer(), None, self.tree.drop);
         let runs = self.visit_leaves(&visit);
         Walked { runs, findings: self.findings, whole: self.whole }
+    }
+
+    /// Walks the tree and gives `take` what `work` makes of each leaf, in key order and as soon as it is there. Not kept:
+    /// what is wrong with the blocks, which another walk said.
+    pub(super) fn stream<T: Send>(mut self, work: impl Fn(&Block) -> T + Sync, take: impl FnMut(T)) {
+        self.descend(self.tree.pointer(), None, self.tree.drop);
+        let leaves: Vec<Leaf> = std::mem::take(&mut self.plan)
+            .into_iter()
+            .filter_map(|step| if let Step::Leaf(leaf) = step { Some(leaf) } else { None })
+            .collect();
+        let (this, mut take) = (&self, take);
+        let visit = |at: usize| {
+            let (mut value, mut faults) = (None, Findings::default());
+            let keep = |value: &mut Option<T>, block: &Block, _, _: &mut Findings| *value = Some(work(block));
+            this.visit_leaf(leaves.get(at)?, &keep, &mut value, &mut faults);
+            value
+        };
+        in_order(this.image.threads, leaves.len(), visit, |value| value.into_iter().for_each(&mut take));
     }
 
     /// Reads the nodes under `pointer` and lists the leaves. Levels fall with each step, so this ends.
@@ -361,7 +372,7 @@ impl<'a> Walk<'a> {
         visit: &(impl Fn(&mut T, &Block, bool, &mut Findings) + Sync),
     ) -> Vec<Part<T>> {
         let plan = std::mem::take(&mut self.plan);
-        let runs = runs_of_leaves(&plan, self.run_len);
+        let runs = runs_of_leaves(&plan, RUN);
         let this = &*self;
         let results = in_runs(self.image.threads, runs.len(), 1, |only| {
             let (mut value, mut findings, mut whole) = (T::default(), Findings::default(), true);

@@ -163,6 +163,19 @@ impl Base {
         (findings, summary)
     }
 
+    /// How many reads one thread of verify did when the first finding of `rule` came, and in all.
+    pub fn reads_before(&self, rule: &str, patches: Vec<(u64, Vec<u8>)>, options: &Options) -> (u64, u64) {
+        let device = Patched { base: &self.bytes, patches, reads: AtomicU64::new(0) };
+        let mut first = None;
+        let mut sink = |f: &Finding| {
+            if f.rule.0 == rule {
+                first.get_or_insert(device.reads.load(Ordering::Relaxed));
+            }
+        };
+        verify(&device, &options.with_threads(1), &mut sink).unwrap();
+        (first.unwrap(), device.reads.into_inner())
+    }
+
     /// Whether verify calls the image unsupported with these patches.
     pub fn refuses(&self, patches: Vec<(u64, Vec<u8>)>) -> bool {
         let device = Patched { base: &self.bytes, patches, reads: AtomicU64::new(0) };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use btrfsimg_fs::device::{Access, FileDevice};
-use btrfsimg_fs::verify::{Finding, Options, Progress, Summary, verify_watched};
+use btrfsimg_fs::verify::{Count, Finding, Options, Progress, Summary, verify_watched};
 use btrfsimg_ondisk::{RULE_FAMILIES, Rule, RuleInfo, Severity};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
@@ -85,9 +85,8 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
         ui.note(&format!("{name}: attached to {attached}; if it is mounted, what is found may not be so"));
     }
     let options = Options::new().with_data(args.data).with_decode(args.decode).with_threads(args.threads);
-    let (mut findings, mut groups) = (Vec::new(), Groups::default());
+    let mut findings = Vec::new();
     let mut print = |finding: &Finding| {
-        groups.count(finding);
         // A reader that went away is noticed when the summary is printed.
         if args.json {
             findings.push(Value::Object(as_json(finding)));
@@ -114,7 +113,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     if args.json || args.jsonl {
         return print_document(args, document(&image, args, &summary), findings);
     }
-    say(args, &image, &summary, &groups, ui)
+    say(args, &image, &summary, ui)
 }
 
 /// What was judged, with the findings that were not printed yet; nothing where no JSON was asked for.
@@ -204,14 +203,18 @@ fn rule_as_json(rule: &RuleInfo) -> Value {
 struct Groups(BTreeMap<&'static str, [u64; 3]>);
 
 impl Groups {
-    fn count(&mut self, finding: &Finding) {
-        let family = finding.rule.0.split('-').next().unwrap_or_default();
-        let column = match (finding.severity().is_error(), finding.consequence) {
-            (true, false) => 0,
-            (false, _) => 1,
-            (true, true) => 2,
-        };
-        self.0.entry(family).or_default()[column] += 1;
+    fn of(counts: &[Count]) -> Groups {
+        let mut groups = Groups::default();
+        for count in counts {
+            let family = count.rule.0.split('-').next().unwrap_or_default();
+            let column = match (count.rule.severity().is_error(), count.consequence) {
+                (true, false) => 0,
+                (false, _) => 1,
+                (true, true) => 2,
+            };
+            groups.0.entry(family).or_default()[column] += count.found;
+        }
+        groups
     }
 
     /// A table, in the order of docs/verify.md; nothing when nothing was found.
@@ -229,16 +232,20 @@ impl Groups {
     }
 }
 
-fn say(args: &Args, image: &Path, s: &Summary, groups: &Groups, ui: &Ui) -> Result<()> {
-    if ui.is_quiet() {
-        return Ok(());
+fn say(args: &Args, image: &Path, s: &Summary, ui: &Ui) -> Result<()> {
+    let mut out = stdout();
+    for count in s.rules.iter().filter(|c| c.found > c.listed && (!c.consequence || ui.verbosity() > 0)) {
+        writeln!(out, "{}: {} more of {0} not listed", count.rule, count.found - count.listed)?;
     }
+    if ui.is_quiet() {
+        return Ok(out.flush()?);
+    }
+    let groups = Groups::of(&s.rules);
     let verdict = match (s.is_sound(), args.data) {
         (true, true) => "sound",
         (true, false) => "sound (metadata)",
         (false, _) => "corrupt",
     };
-    let mut out = stdout();
     groups.write(&mut out)?;
     let (errors, warnings) = (s.errors, s.warnings);
     write!(out, "{}: {verdict}: {errors} errors, {warnings} warnings", image.display())?;
@@ -286,6 +293,7 @@ fn document(image: &Path, args: &Args, s: &Summary) -> Value {
         "errors": s.errors,
         "warnings": s.warnings,
         "consequences": s.consequences,
+        "rules": s.rules.iter().map(count_as_json).collect::<Vec<_>>(),
         "trees": s.trees,
         "tree_blocks": s.tree_blocks,
         "inodes": s.inodes,
@@ -312,6 +320,16 @@ fn print_line(kind: &str, fields: Map<String, Value>) -> Result<()> {
     writeln!(out)?;
     out.flush()?;
     Ok(())
+}
+
+fn count_as_json(count: &Count) -> Value {
+    json!({
+        "rule": count.rule.0,
+        "severity": count.rule.severity().name(),
+        "consequence": count.consequence,
+        "found": count.found,
+        "listed": count.listed,
+    })
 }
 
 fn as_json(finding: &Finding) -> Map<String, Value> {
