@@ -177,7 +177,7 @@ struct Shared<'a> {
 impl Shared<'_> {
     /// The segments of a file, of a broken one as far as they can be read.
     fn segments(&self, info: &Info) -> Segments {
-        if self.options.salvage { Segments::salvage(info) } else { Segments::new(info) }
+        if self.options.salvage { Segments::salvage(self.fs, info) } else { Segments::new(info) }
     }
 
     fn fail(&self, path: &[u8], error: Error) {

@@ -7,6 +7,7 @@
 mod data;
 mod dir;
 mod file;
+mod losses;
 mod path;
 mod segments;
 mod subvolume;
@@ -20,8 +21,9 @@ use crate::tree::{self, Blocks, Cursor};
 pub use data::{Contents, Owner, Scratch, read_segment};
 pub use dir::{Entry, check_name, entries, entries_by_hash, find_entry, next_dir_index, target};
 pub use file::{FILE_SIZE_MAX, check_size, file_extents, symlink_target, xattr, xattrs};
+pub use losses::{Loss, Losses};
 pub use path::{SYMLINKS_MAX, resolve, resolve_parent, stand_in_above};
-pub use segments::{Loss, Segment, SegmentKind, Segments};
+pub use segments::{Segment, SegmentKind, Segments};
 pub use subvolume::{
     Subvolume, default_subvolume, deleted_subvolumes, subvolume, subvolume_is_readonly, subvolume_link,
     subvolume_path, subvolumes,

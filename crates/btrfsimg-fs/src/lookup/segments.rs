@@ -6,9 +6,10 @@ use std::ops::Range;
 use btrfsimg_compress::{Algorithm, MAX_CHUNK, MAX_DECODED};
 use btrfsimg_ondisk::{
     COMPRESSION_LZO, COMPRESSION_NONE, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FileExtent, FileExtentKind,
-    FileExtentRange, KeyType, Logical,
+    FileExtentRange, Logical,
 };
 
+use super::losses::{Loss, Losses};
 use super::{Items, Place, file_extents};
 use crate::error::{Error, Result};
 
@@ -59,31 +60,20 @@ pub enum SegmentKind {
     },
 }
 
-/// Bytes of a file that are not what was written, as far as can be told.
-#[derive(Debug)]
-pub struct Loss {
-    /// Which, by offset in the file.
-    pub range: Range<u64>,
-    /// Why.
-    pub error: Error,
-    /// They are what is on disk, though a checksum says otherwise or there is none. Else they are zeros.
-    pub kept: bool,
-}
-
 /// Extents looked up at a time.
 const BATCH: usize = 256;
 
 /// The segments of a file from first to last byte, looked up as they are asked for.
 #[derive(Debug)]
 pub struct Segments {
-    place: Place,
-    size: u64,
+    pub(super) place: Place,
+    pub(super) size: u64,
     /// Segments looked up and not yet given.
     ready: VecDeque<Segment>,
     /// Where the next lookup starts.
-    next: u64,
-    /// Goes on behind what cannot be read, which is here until it is taken.
-    losses: Option<Vec<Loss>>,
+    pub(super) next: u64,
+    /// Of a broken file: goes on behind what cannot be read.
+    losses: Option<Losses>,
 }
 
 impl Segments {
@@ -93,13 +83,13 @@ impl Segments {
     }
 
     /// The same of a broken file: what cannot be read of it is a hole, and a loss.
-    pub fn with_losses(self) -> Segments {
-        Segments { losses: Some(Vec::new()), ..self }
+    pub fn with_losses(self, losses: Losses) -> Segments {
+        Segments { losses: Some(losses), ..self }
     }
 
     /// The losses met since the last call.
     pub fn take_losses(&mut self) -> Vec<Loss> {
-        self.losses.as_mut().map(std::mem::take).unwrap_or_default()
+        self.losses.as_mut().map(Losses::take).unwrap_or_default()
     }
 
     /// The next segment.
@@ -151,72 +141,34 @@ impl Segments {
 }
 
 impl Segments {
-    /// All segments at once, with holes where items cannot be read.
-    fn fill_from_broken(&mut self, items: &impl Items, losses: &mut Vec<Loss>) {
-        let (place, size) = (self.place, self.size);
-        let sectorsize = items.context().sectorsize;
-        let lost = |range, error| Loss { range, error, kept: false };
-        let mut open_fault = None;
-        let (first, last) = place.keys(KeyType::EXTENT_DATA);
-        let walked = items.walk(place.tree, &first, &last, &mut |item| {
-            let found = item.and_then(|item| {
-                let extent = FileExtent::parse(item.data);
-                let start = item.key.offset;
-                Ok((start, extent.map_err(|v| fault(place, start, v.rule.0, v.reason.to_string()))?))
-            });
-            let (start, extent) = match found {
-                Ok(found) => found,
-                Err(e) => {
-                    open_fault.get_or_insert(e);
-                    return Ok(true);
-                }
-            };
-            let from = start.max(self.next);
-            let end = start.saturating_add(extent.covers(sectorsize)).min(size);
-            if from >= end {
-                return Ok(start < size);
-            }
-            if from > self.next {
-                // What lies before it was a hole, if no item was lost.
-                losses.extend(open_fault.take().map(|e| lost(self.next..from, e)));
-                self.push(SegmentKind::Hole, from);
-            }
-            match segment(place, start, from..end, &extent) {
-                Ok(found) => self.push(found.kind, end),
-                Err(e) => {
-                    losses.push(lost(from..end, e));
-                    self.push(SegmentKind::Hole, end);
-                }
-            }
-            Ok(self.next < size)
-        });
-        let fault = open_fault.or(walked.err());
-        losses.extend(fault.map(|e| lost(self.next..size, e)));
-        if self.next < size {
-            self.push(SegmentKind::Hole, size);
-        }
-    }
-
-    fn push(&mut self, kind: SegmentKind, end: u64) {
+    pub(super) fn push(&mut self, kind: SegmentKind, end: u64) {
         self.ready.push_back(Segment { offset: self.next, len: end - self.next, kind });
         self.next = end;
     }
 }
 
 /// The bytes `range` of the file, which lie in `extent` at `start`.
-fn segment(place: Place, start: u64, range: Range<u64>, extent: &FileExtent<'_>) -> Result<Segment> {
+pub(super) fn segment(
+    place: Place,
+    start: u64,
+    range: Range<u64>,
+    extent: &FileExtent<'_>,
+) -> Result<Segment> {
     let algorithm = algorithm(place, start, extent.compression)?;
     let skipped = range.start - start;
     let kind = match &extent.kind {
-        FileExtentKind::Prealloc(_) => SegmentKind::Hole,
-        FileExtentKind::Regular(r) if r.disk_bytenr.get() == 0 => SegmentKind::Hole,
+        // Kernels decode a compressed extent, preallocated or not (FE-16 forbids it).
+        FileExtentKind::Prealloc(_) if algorithm.is_none() => SegmentKind::Hole,
+        FileExtentKind::Regular(r) | FileExtentKind::Prealloc(r) if r.disk_bytenr.get() == 0 => {
+            SegmentKind::Hole
+        }
         FileExtentKind::Inline(stored) => SegmentKind::Inline {
             stored: stored.to_vec(),
             ram_bytes: bounded(place, start, "ram_bytes", extent.ram_bytes)?,
             skip: bounded(place, start, "offset", skipped)?,
             algorithm,
         },
-        FileExtentKind::Regular(r) => match algorithm {
+        FileExtentKind::Regular(r) | FileExtentKind::Prealloc(r) => match algorithm {
             None => raw(place, start, skipped, r)?,
             Some(algorithm) => compressed(place, start, skipped, r, extent.ram_bytes, algorithm)?,
         },

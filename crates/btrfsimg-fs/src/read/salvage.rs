@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 use crate::lookup::{Items as _, Owner, Place, read_segment};
 use crate::tree::TreeRoot;
 
+/// What an inode whose item cannot be read counts: more than any has.
+pub(super) const UNKNOWN_NBYTES: u64 = u64::MAX;
+
 impl Filesystem {
     /// Opens a broken file system. Where its newest trees cannot be read, older ones that the superblock still names
     /// take their place; what was found to be broken goes to `fault`.
@@ -82,7 +85,7 @@ impl Filesystem {
             mode: mode.into(),
             nlink: 1.into(),
             size: self.end_of_extents(place).into(),
-            nbytes: u64::MAX.into(),
+            nbytes: UNKNOWN_NBYTES.into(),
             ..InodeItem::zeroed()
         };
         (Info { place, item }, Some(error))

@@ -1,9 +1,12 @@
 //! The segments of a file that is read, and their bytes.
 
+use btrfsimg_ondisk::incompat;
+
+use super::salvage::UNKNOWN_NBYTES;
 use super::{Filesystem, Info, Segment, Segments};
 use crate::block_store::BlockStore;
 use crate::error::Result;
-use crate::lookup::{Contents, Owner, Scratch, read_segment};
+use crate::lookup::{Contents, Losses, Owner, Scratch, read_segment};
 
 impl Segments {
     /// The segments of the regular file `info`.
@@ -12,8 +15,10 @@ impl Segments {
     }
 
     /// The segments of a broken file: what cannot be read of it is a hole, and a loss.
-    pub fn salvage(info: &Info) -> Segments {
-        Segments::new(info).with_losses()
+    pub fn salvage(fs: &Filesystem, info: &Info) -> Segments {
+        let nbytes = Some(info.item.nbytes.get()).filter(|n| *n != UNKNOWN_NBYTES);
+        let holes_have_items = !fs.superblock().has_incompat(incompat::NO_HOLES);
+        Segments::new(info).with_losses(Losses::new(nbytes, holes_have_items))
     }
 
     /// The segments of its bytes in `from..to`, cut at its size.
