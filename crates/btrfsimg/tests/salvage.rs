@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use btrfsimg_testkit::oracle::Oracle;
 use btrfsimg_testkit::rng::Rng;
 use common::{Lab, edit_items, find_sectors, item_types, overwrite, run, sh};
 
@@ -359,4 +360,44 @@ fn nothing_is_lost_in_silence_whatever_the_fault() {
         }
         assert!(applied > if features == "no-holes" { 100 } else { 15 }, "{applied} faults found a place");
     }
+}
+
+/// No reader gives other bytes than a kernel does, whatever is wrong with an extent.
+#[test]
+fn broken_extents_are_read_as_kernels_read_them_or_not_at_all() {
+    let Some(lab) = Lab::kernel_made(&[], "rw,compress=zlib", |top| {
+        sh(top, ZOO);
+    }) else {
+        return;
+    };
+    sh(lab.dir.path(), "cp k.img sound.img");
+    let list = run(&["fixture", "list", "--json"]).expect(0);
+    let list: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
+    let of_extents = |fault: &&serde_json::Value| fault["rule"].as_str().unwrap().starts_with("FE-");
+    let (mut read, mut applied) = (0, 0);
+    for name in list["faults"].as_array().unwrap().iter().filter(of_extents) {
+        let name = name["name"].as_str().unwrap();
+        if run(&["fixture", "apply", lab.image.to_str().unwrap(), name]).code != 0 {
+            continue;
+        }
+        applied += 1;
+        // Some are refused by kernels as a whole.
+        if let Ok(Some(mount)) = Oracle::new().mount(&lab.image, "ro") {
+            for (path, theirs) in kernel_reads(mount.path()) {
+                let ours = run(&["cat", &lab.at(&path)]);
+                if ours.code == 0 {
+                    assert_eq!(Some(&ours.stdout), theirs.as_ref(), "{name}: {path}");
+                    read += 1;
+                }
+            }
+        }
+        sh(lab.dir.path(), "rm k.img; cp sound.img k.img");
+    }
+    assert!(applied > 15 && read > applied, "{applied} faults, {read} files read");
+}
+
+/// Regular files below a directory, with their bytes where the kernel gives all of them.
+fn kernel_reads(top: &Path) -> Vec<(String, Option<Vec<u8>>)> {
+    let paths = sh(top, "find . -type f | sort");
+    paths.lines().map(|path| (path[1..].to_owned(), fs::read(top.join(path)).ok())).collect()
 }
