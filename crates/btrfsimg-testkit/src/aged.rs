@@ -32,6 +32,7 @@ use crate::differential::verify_clean;
 use crate::mount::Mount;
 use crate::oracle::Oracle;
 use crate::rng::Rng;
+use crate::sparse;
 
 /// How full it is kept, in percent of what fits into it when it is new.
 const FULL: u64 = 95;
@@ -83,6 +84,8 @@ pub enum Files {
     Inline,
     /// Some MiB each.
     Large,
+    /// 64 KiB each.
+    Equal,
 }
 
 /// What was done.
@@ -111,16 +114,7 @@ pub fn run(plan: &Plan) -> Result<Aged> {
         trial::save(&*workload::new_image(plan.nodesize, plan.size, plan.seed)?, &image)?;
     }
     let new = bytes_used(&image)?;
-    let files = BTreeMap::new();
-    let mut aging = Aging {
-        plan: *plan,
-        image,
-        rng: Rng::new(plan.seed),
-        files,
-        next: 0,
-        kernel_least: None,
-        left_by_kernel: None,
-    };
+    let mut aging = Aging::new(*plan, image);
     if plan.who == Who::Kernel {
         let mount = Mount::open(&aging.image, plan.mount_options())?;
         aging.fill_by_kernel(mount, u64::MAX)?;
@@ -143,6 +137,29 @@ pub fn run(plan: &Plan) -> Result<Aged> {
     ensure!(old <= new + SPARE_BLOCKS * nodesize, "an empty image uses {old} bytes, a new one {new}");
     let Aging { kernel_least, left_by_kernel, .. } = aging;
     Ok(Aged { capacity, files: usize::try_from(aging.next)?, kernel_least, left_by_kernel })
+}
+
+/// Bytes of file contents that the kernel gets into the image at `start`, and that btrfsimg gets into it.
+///
+/// # Errors
+/// As reading and writing; whatever a judge finds.
+pub fn capacities(plan: &Plan, start: &Path) -> Result<[u64; 2]> {
+    let mut capacities = [0; 2];
+    for (who, capacity) in [Who::Kernel, Who::Ours].into_iter().zip(&mut capacities) {
+        let dir = TempDir::new()?;
+        let image = dir.path().join("full.img");
+        sparse::copy(start, &image)?;
+        let mut aging = Aging::new(Plan { who, ..*plan }, image);
+        match who {
+            Who::Kernel => {
+                _ = aging.fill_by_kernel(Mount::open(&aging.image, plan.mount_options())?, u64::MAX)?
+            }
+            _ => aging.fill_to_the_brim()?,
+        }
+        aging.judge()?;
+        *capacity = aging.payload();
+    }
+    Ok(capacities)
 }
 
 fn bytes_used(image: &Path) -> Result<u64> {
@@ -184,7 +201,11 @@ impl Plan {
 
     /// Files of one transaction.
     fn batch(&self) -> usize {
-        if self.files == Files::Inline { 64 } else { 4 }
+        match self.files {
+            Files::Inline => 64,
+            Files::Equal => 16,
+            Files::Mixed | Files::Large => 4,
+        }
     }
 
     fn mount_options(&self) -> &'static str {
@@ -212,6 +233,11 @@ impl Plan {
 }
 
 impl Aging {
+    fn new(plan: Plan, image: PathBuf) -> Aging {
+        let (rng, files) = (Rng::new(plan.seed), BTreeMap::new());
+        Aging { plan, image, rng, files, next: 0, kernel_least: None, left_by_kernel: None }
+    }
+
     fn draw(&mut self) -> (u64, usize) {
         let rng = &mut self.rng;
         let len = match (self.plan.files, rng.index(4)) {
@@ -220,6 +246,7 @@ impl Aging {
             (Files::Mixed, 1) => 1 + rng.index(60_000),
             (Files::Mixed, _) => 1 + rng.index(1_500_000),
             (Files::Large, _) => 1_000_000 + rng.index(7_000_000),
+            (Files::Equal, _) => 64 << 10,
         };
         self.next += 1;
         (self.next, len)
@@ -247,10 +274,22 @@ impl Aging {
             let batch = self.draw_batch();
             match self.plan.write(&mut volume, &batch) {
                 Ok(()) => self.files.extend(batch),
+                Err(Error::NoSpace { .. }) => return self.fill_with(&mut volume, &batch),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The first of these files, one by one, as far as they fit.
+    fn fill_with(&mut self, volume: &mut Volume, files: &[(u64, usize)]) -> Result<()> {
+        for file in files {
+            match self.plan.write(volume, std::slice::from_ref(file)) {
+                Ok(()) => self.files.extend([*file]),
                 Err(Error::NoSpace { .. }) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
         }
+        Ok(())
     }
 
     fn half(&mut self) -> Vec<u64> {
