@@ -9,6 +9,7 @@ use btrfsimg_ondisk::{
 use zerocopy::IntoBytes;
 
 use super::Transaction;
+use super::refs::JOINING_PASSES;
 use crate::error::{Error, Result};
 
 /// Bytes of neighbouring blocks that go out in one write.
@@ -72,7 +73,8 @@ impl Transaction<'_> {
         self.reset_quotas()?;
         // The root tree's root has the generation of the superblock, whatever else changed.
         self.path_to(objectid::ROOT_TREE, &Key::MIN)?;
-        for _ in 0..SETTLE_PASSES {
+        for pass in 0..SETTLE_PASSES {
+            self.joins = pass < JOINING_PASSES;
             self.flush_csums()?;
             self.run_refs()?;
             let chunks = self.write_chunks()?;

@@ -377,10 +377,12 @@ impl Transaction<'_> {
     /// Joins each small block of `path`, in which something was removed, with a neighbour under the same parent where both
     /// fit in one: leaves of less than a third, nodes of less than a quarter, as kernels do. Leaves of subvolumes already
     /// below half, and with either neighbour: an image full of small files, half of them removed, then takes more anew. In
-    /// the trees that the accounting changes, halves that are joined and split again would never settle.
+    /// the trees that the accounting changes, halves that are joined and split again would never settle; after some passes
+    /// none of their blocks is joined.
     fn merge_small(&mut self, tree: u64, path: &[Step]) -> Result<()> {
+        let joins = self.joins || objectid::is_fs_tree(tree);
         for depth in (1..path.len()).rev() {
-            if self.is_small(tree, path[depth].at) {
+            if joins && self.is_small(tree, path[depth].at) {
                 self.merge_children(tree, path[depth - 1])?;
             }
         }

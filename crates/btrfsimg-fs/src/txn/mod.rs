@@ -64,6 +64,8 @@ pub struct Transaction<'v> {
     removed_chunks: Vec<crate::chunk_map::Chunk>,
     reserve: reserve::Reserve,
     pending_csums: csums::PendingCsums,
+    /// Whether small blocks of the trees that accounting changes are joined with their neighbours.
+    joins: bool,
     /// The first change that failed half way: what is in memory must not become the state of the image.
     failed: Option<Error>,
     /// Logical ranges that this transaction has written to.

@@ -23,6 +23,10 @@ const DELAYED_REFS_MAX: usize = 32 << 10;
 /// that a later change that copies one of them need not copy many more. So many do.
 const WAITING_MAX: usize = 96 << 10;
 
+/// Passes over the gathered references, and of the whole accounting, in which blocks are joined. A few are enough, as a
+/// rule.
+pub(super) const JOINING_PASSES: usize = 12;
+
 /// What an extent is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ExtentKind {
@@ -192,11 +196,18 @@ impl Transaction<'_> {
         Ok((refs, pending_full || view.head.flags.get() & extent_flags::FULL_BACKREF != 0))
     }
 
-    /// Writes all gathered references to the extent tree. Changing it gathers more: goes on until none are left.
+    /// Writes all gathered references to the extent tree. Changing it gathers more: goes on until none are left. That
+    /// comes to an end where blocks are only split; joined in between, they could be split again for ever.
     pub(super) fn run_refs(&mut self) -> Result<()> {
+        let mut passes = 0;
         while !self.refs.is_empty() {
             let heads = self.refs.take();
-            self.write_refs(heads)?;
+            let joins = self.joins && passes < JOINING_PASSES;
+            let before = std::mem::replace(&mut self.joins, joins);
+            let written = self.write_refs(heads);
+            self.joins = before;
+            written?;
+            passes += 1;
         }
         Ok(())
     }

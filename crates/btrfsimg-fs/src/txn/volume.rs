@@ -154,6 +154,7 @@ impl Volume {
             removed_chunks: Vec::new(),
             reserve: Default::default(),
             pending_csums: Default::default(),
+            joins: true,
             failed: None,
             written: Default::default(),
             now,
