@@ -274,6 +274,32 @@ fn what_is_written_over_leftover_checksums_has_its_own() {
     }
 }
 
+/// Compressed extents of more than 128 KiB, which no writer makes and kernels read.
+#[test]
+fn long_compressed_extents_are_read_as_kernels_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("a.img"));
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("text"), "some text that compresses\n".repeat(8000)).unwrap();
+    fs::write(tree.join("what follows"), "x").unwrap();
+    let (name, oracle) = (image.to_str().unwrap(), btrfsimg_testkit::Oracle::new());
+    for (fault, end) in [("file-extent-compressed-large", b'\n'), ("file-extent-compressed-long", b'g')] {
+        run(&["mkfs", "-q", "-f", "-r", tree.to_str().unwrap(), "--compress", "zstd", name]).expect(0);
+        apply(&image, &[fault, "/text"]).expect(0);
+        let ours = run(&["cat", &format!("{name}:/text")]).expect(0).stdout;
+        assert_eq!(ours.last(), Some(&end), "{fault}");
+        if oracle.has_kernel()
+            && let Some(mount) = oracle.mount(&image, "ro").unwrap()
+        {
+            assert!(fs::read(mount.path().join("text")).unwrap() == ours, "{fault}");
+        }
+        // A warning, no more: what is behind the stream is one, too.
+        let found = run(&["verify", "--data", "--decode", "--json", name]).expect(0);
+        let document: Value = serde_json::from_slice(&found.stdout).unwrap();
+        assert_eq!(document["findings"][0]["rule"], "FE-18", "{document}");
+    }
+}
+
 /// Extents that overlap from leaf to leaf are one file's fault, however it is copied.
 #[test]
 fn a_file_whose_extents_overlap_is_not_copied_and_the_others_are() {

@@ -191,6 +191,9 @@ fn a_lost_file_takes_no_name_that_another_has() {
     let expect = [("d/two", "2\n"), ("lost+found", "x\n"), (&in_lost_and_found[..], "1\n"), ("six", "3\n")];
     let expect = expect.map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec()));
     assert_eq!(found, BTreeMap::from(expect), "{}", ran.stderr);
+    // That one is no path of the image.
+    let said = format!("{}: inode {one} of subvolume 5", out.join(&in_lost_and_found).display());
+    assert!(ran.stderr.contains(&said), "{}", ran.stderr);
 }
 
 #[test]

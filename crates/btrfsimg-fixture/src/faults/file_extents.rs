@@ -3,8 +3,8 @@
 use std::mem::offset_of;
 
 use btrfsimg_ondisk::{
-    FILE_EXTENT_INLINE_HEAD_LEN, FileExtent, FileExtentHead, FileExtentKind, FileExtentRange, InodeItem, Key,
-    KeyType, incompat, inode_flags,
+    COMPRESSION_ZSTD, FILE_EXTENT_INLINE_HEAD_LEN, FileExtent, FileExtentHead, FileExtentKind,
+    FileExtentRange, InodeItem, Key, KeyType, Logical, incompat, inode_flags,
 };
 
 use super::{S_IFDIR, S_IFLNK, blocks, edit_inode, in_subvolumes, inode, kind, some};
@@ -140,6 +140,33 @@ super::table! {
     |image, target| {
         let spot = some!(regular(image, target, |e| e.compression != 0)?);
         image.edit::<FileExtentHead>(&spot, |e| e.ram_bytes = (256 << 10).into())
+    };
+    "file-extent-compressed-long": "FE-18", kernel reads, check misses,
+    "makes a file end with a compressed extent of 512 KiB of data, in a stream that gives them",
+    needs "a file that ends with an extent compressed with zstd",
+    |image, target| {
+        let spot = some!(last_regular(image, target, |e| e.compression == COMPRESSION_ZSTD)?);
+        let range: FileExtentRange = some!(image.get(&spot, RANGE)?);
+        if range.offset != 0 {
+            return Ok(None);
+        }
+        let (len, sector) = (512u64 << 10, usize::try_from(image.sector()).unwrap_or(4096));
+        // A frame with a window of 128 KiB, of four blocks of 128 KiB of one byte each; the last is marked.
+        let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0x38];
+        for (at, byte) in (0u32..4).zip(*b"long") {
+            let block = (128 << 10 << 3) | (1 << 1) | u32::from(at == 3);
+            frame.extend_from_slice(&block.to_le_bytes()[..3]);
+            frame.push(byte);
+        }
+        frame.resize(sector, 0);
+        some!(image.write_checked_data(Logical(range.disk_bytenr.get()), &frame)?);
+        some!(image.edit::<FileExtentHead>(&spot, |e| e.ram_bytes = len.into())?);
+        some!(image.edit_at::<FileExtentRange>(&spot, RANGE, |r| r.num_bytes = len.into())?);
+        let inode = some!(image.find_key(spot.tree, Key::new(spot.key.objectid, KeyType::INODE_ITEM, 0))?);
+        image.edit::<InodeItem>(&inode, |i| {
+            i.size = (spot.key.offset + len).into();
+            i.nbytes = (i.nbytes.get() - range.num_bytes.get() + len).into();
+        })
     };
     "file-extent-inline-empty": "FE-19", kernel reads, check names,
     "takes the data from an inline extent", needs "an uncompressed inline extent",

@@ -210,7 +210,8 @@ impl Inode {
         self.coverage(&extent, at.0, regular, spot, seen, subvolume);
     }
 
-    /// FE-29, of an inline extent. (btrfs-convert stores the zero byte behind the target, too.)
+    /// FE-29, of an inline extent. (The first kernels stored and counted the zero byte behind the target, and
+    /// btrfs-convert stores it.)
     fn judge_target(
         &self,
         extent: &FileExtent<'_>,
@@ -222,7 +223,7 @@ impl Inode {
         let link = self.item.filter(|i| FileType::from_mode(i.mode.get()) == Some(FileType::SYMLINK));
         let Some(size) = link.and_then(|i| usize::try_from(i.size.get()).ok()) else { return };
         if extent.compression == COMPRESSION_NONE
-            && let Some(at) = stored.iter().take(size).position(|&byte| byte == 0)
+            && let Some(at) = stored.iter().take(size.saturating_sub(1)).position(|&byte| byte == 0)
         {
             let reason = format!("target of a symlink holds NUL at byte {at} of {size}");
             seen.findings.add("FE-29", spot.place(subvolume.tree), reason);

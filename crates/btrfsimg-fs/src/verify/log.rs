@@ -15,7 +15,7 @@ use super::csums::Csums;
 use super::extents::Group;
 use super::finding::{Findings, Place};
 use super::image::{Block, Image};
-use super::log_names::Names;
+use super::log_names::{LOOKED_UP, Names};
 use super::roots::RootTree;
 use super::usage::Usage;
 use super::users::once;
@@ -60,7 +60,7 @@ pub(super) fn judge(
         });
     });
     findings.append(walked.findings);
-    let (mut logged, mut whole) = (Vec::new(), walked.whole);
+    let (mut logged, mut whole, mut searches) = (Vec::new(), walked.whole, LOOKED_UP);
     let Logs { logs, strays } = walked.runs.into_iter().fold(Logs::default(), |mut all, run| {
         all.logs.extend(run.logs);
         all.strays.extend(run.strays);
@@ -97,7 +97,7 @@ pub(super) fn judge(
         }
         let mut all = Logged::default();
         walked.runs.into_iter().filter_map(Part::into_run).for_each(|run| all.append(run));
-        std::mem::take(&mut all.names).judge(image, roots.find(subvolume), hasher, findings);
+        std::mem::take(&mut all.names).judge(image, roots.find(subvolume), hasher, &mut searches, findings);
         logged.push(all);
     }
     if let Some(csums) = csums.filter(|_| whole) {

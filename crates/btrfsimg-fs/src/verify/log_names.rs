@@ -8,8 +8,8 @@ use super::paths;
 use super::roots::Root;
 use super::usage::Hasher;
 
-/// Names of a log that are looked up in the subvolume, each at the cost of a search.
-const LOOKED_UP: usize = 10_000;
+/// Names of all logs that are looked up in their subvolumes, each at the cost of a search.
+pub(super) const LOOKED_UP: usize = 10_000;
 
 /// The names that a log tree holds.
 #[derive(Default)]
@@ -76,12 +76,13 @@ impl Names {
         self.directories.extend(other.directories);
     }
 
-    /// LOG-04. `subvolume` is the one that the log is of.
+    /// LOG-04. `subvolume` is the one that the log is of; at most `searches` names are looked up in it.
     pub(super) fn judge(
         mut self,
         image: &Image<'_>,
         subvolume: Option<&Root>,
         hasher: Hasher,
+        searches: &mut usize,
         findings: &mut Findings,
     ) {
         self.list.sort_unstable();
@@ -112,7 +113,9 @@ impl Names {
         // What the log says to be removed, or moves, leaves its index before.
         let stays = |ino: u64| self.inodes.binary_search(&ino).is_err();
         let names = self.list.iter().filter(|name| self.directories.binary_search(&name.dir).is_err());
-        for name in names.take(LOOKED_UP) {
+        for name in names {
+            let Some(left) = searches.checked_sub(1) else { return };
+            *searches = left;
             let found = paths::entry_at(image, tree, name.dir, name.index);
             if let Some((ino, there)) = found.filter(|(ino, _)| stays(*ino))
                 && (ino, hasher.name(0, &there)) != what(name)

@@ -58,10 +58,16 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
             Report::Nameless { path, place, is_home } => {
                 let inode = format!("inode {} of subvolume {}", place.ino, place.tree);
                 let message = match is_home {
-                    true => format!("no name leads to {inode} any more; copied to where it says it was"),
-                    false => format!("{inode} has no name any more; copied to here"),
+                    true => format!(
+                        "{}: no name leads to {inode} any more; copied to where it says it was",
+                        in_image(address, path)
+                    ),
+                    false => format!(
+                        "{}: {inode} has no name any more; copied to here",
+                        target.on_host(address, path)
+                    ),
                 };
-                ui.fail(&format!("{}: {message}", in_image(address, path)), crate::exit::FAILED);
+                ui.fail(&message, crate::exit::FAILED);
             }
             Report::Stale { error } => {
                 let message = format!("{}: {error}; read as it is", address.image.display());
@@ -178,6 +184,14 @@ impl Target {
             (Some(dir), Some(name)) => Ok(target(dir, Some(name))),
             _ => bail!("{}: cannot be the name of a copy", to.display()),
         }
+    }
+
+    /// Where on the host the copy of `path` is, which the export gives as one of the image.
+    fn on_host(&self, address: &Address, path: &[u8]) -> String {
+        let below = path.strip_prefix(&address.path[..]).unwrap_or(path);
+        let below = below.iter().position(|&b| b != b'/').map_or(&[][..], |first| &below[first..]);
+        let top = self.name.as_ref().map_or(self.dir.clone(), |name| self.dir.join(name));
+        top.join(OsStr::from_bytes(below)).display().to_string()
     }
 
     fn destination(&self) -> Destination<'_> {
