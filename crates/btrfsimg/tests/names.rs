@@ -23,7 +23,8 @@ const FILL: &str = r#"
 umask 022
 text() { yes "line $1 of a file" | head -c "$2"; }
 mkdir a d d/full d/empty d/sub into tree tree/x coll many acl sg plain
-for f in file over1 over2 one two n1 n2 target times mode owner perm xattr; do text $f 5000 > a/$f; done
+for f in file over1 over2 one two n1 n2 target times mode owner perm xattr u1 u2 u3 u4; do text $f 5000 > a/$f; done
+touch -d 2001-01-01 a/u1; touch -d 2002-01-01 a/u2; touch -d 2000-01-01 a/u3; printf 123 > a/perm3
 ln a/file a/link1; ln a/file a/link2; ln -s target a/sym; ln -s ../d a/dirlink; mkfifo a/fifo; mknod a/null c 1 3
 chmod 6755 a/owner; setcap cap_net_raw+ep a/owner; chmod 2644 a/perm; printf x > d/full/x
 printf 1 > coll/ue2r43xy; printf 2 > coll/c54cvxdh; printf 3 > coll/x
@@ -74,6 +75,13 @@ const EDITS: &[(&str, &str)] = &[
     ("ln -s /abs /d/", "ln -s /abs d/"),
     ("ln -sfn elsewhere /a/dirlink", "ln -sfn elsewhere a/dirlink"),
     ("ln -f /a/target /a/n2", "ln -f a/target a/n2"),
+    ("ln -f /a/target /a/hard", "ln -f a/target a/hard"),
+    ("mv -u /a/u1 /a/u2", "mv -u a/u1 a/u2"),
+    ("mv -u /a/u2 /a/u3", "mv -u a/u2 a/u3"),
+    ("truncate -r /a/perm3 /a/u1", "truncate -r a/perm3 a/u1"),
+    ("truncate -r /a/perm3 -s +10 /a/u4", "truncate -r a/perm3 -s +10 a/u4"),
+    ("chattr +Ad /a/u4", "chattr +Ad a/u4"),
+    ("chattr = /a/u4", "chattr = a/u4"),
     ("ln /a/sym /a/symhard", "ln -P a/sym a/symhard"),
     ("touch -d '2020-02-02 20:20:20.25' /a/times", "touch -d '2020-02-02 20:20:20.25Z' a/times"),
     ("touch -h -d @-5.5 /a/sym", "touch -h -d @-5.5 a/sym"),
@@ -231,7 +239,8 @@ const ACLS: &str =
 const TIMES: &str = "stat -c '%n %y %X' a/times a/sym into/sub/tree/text 2>/dev/null || true
     stat -c '%n %y' into/inner/x 2>/dev/null || true";
 
-const FLAGS: &str = "lsattr -d a/new a/hard many sg sg/dir sg/dir/file plain plain/nocow 2>/dev/null || true";
+const FLAGS: &str =
+    "lsattr -d a/u4 a/new a/hard many sg sg/dir sg/dir/file plain plain/nocow 2>/dev/null || true";
 
 #[test]
 fn as_the_kernel_does_it_in_one_commit() {

@@ -247,6 +247,13 @@ const REFUSED: &[(&[&str], Kernel)] = &[
     // Directories with something in them.
     (&["subvol", "delete", "/outer"], |t| subvolume(t, "delete outer")),
     (&["mv", "-T", "/dir/sub", "/outer"], |t| fs::rename(t.join("dir/sub"), t.join("outer"))),
+    (&["touch", "/new/"], |t| File::create(t.join("new/")).map(drop)),
+    (&["truncate", "-s", "3", "/new/"], |t| File::create(t.join("new/")).map(drop)),
+    (&["write", "/new/", "HOST/17000"], |t| File::create(t.join("new/")).map(drop)),
+    (&["mknod", "/new/", "p"], |t| fifo(t.join("new/"))),
+    (&["ln", "/plain", "/new/"], |t| fs::hard_link(t.join("plain"), t.join("new/"))),
+    (&["ln", "-s", "plain", "/new/"], |t| symlink("plain", t.join("new/"))),
+    (&["mv", "/plain", "/new/"], |t| fs::rename(t.join("plain"), t.join("new/"))),
     (&["mv", "-T", "/dir/sub", "/dir"], |t| fs::rename(t.join("dir/sub"), t.join("dir"))),
 ];
 

@@ -110,7 +110,9 @@ pub fn remove_tree_with(
             let child = target(tx, place, entry.name, entry.location)?;
             if entry.is_subvolume() {
                 if !options.subvolumes && !child.is_empty_dir() {
-                    return Err(Error::Invalid(format!("{shown}: is a subvolume; nothing was removed")));
+                    return Err(Error::Invalid(format!(
+                        "{shown}: is a subvolume; nothing was removed ('rm -r --subvol' removes it too)"
+                    )));
                 }
                 // What stands for one that is not there goes with its directory.
                 if !child.is_empty_dir() {

@@ -16,7 +16,7 @@ use crate::output::shown;
 
 /// Change inode flags in an image
 ///
-/// As chattr(1): +LETTERS sets, -LETTERS clears, =LETTERS makes them the only ones: a append-only, A no access times,
+/// As chattr(1): +LETTERS sets, -LETTERS clears, =LETTERS makes them the only ones, = clears all: a append-only, A no access times,
 /// c compress, C no copy-on-write (and no checksums), d no dump, D and S synchronous, i immutable, m do not compress.
 /// C has no effect on files that are not empty. +c gives the property compression zlib where there was none, -c takes it
 /// away; 'prop set' chooses the algorithm. Options come first; there is no -i IMAGE here, as -i is a change.
@@ -120,7 +120,7 @@ impl Args {
     fn split(&self) -> Result<(Change, &[OsString])> {
         let is_change = |word: &OsString| {
             let word = word.as_encoded_bytes();
-            word.len() > 1 && b"+-=".contains(&word[0]) && !word.starts_with(b"--")
+            word == b"=" || (word.len() > 1 && b"+-=".contains(&word[0]) && !word.starts_with(b"--"))
         };
         let count = self.words.iter().take_while(|word| is_change(word)).count();
         let (changes, paths) = self.words.split_at(count);

@@ -94,6 +94,11 @@ impl Goal {
     }
 }
 
+/// Refuses the name of something new with a slash behind it, which only a directory may have, as the kernel does.
+pub(crate) fn refuse_slash(to: &Address) -> Result<(), Error> {
+    if to.path.ends_with(b"/") { Err(Error::NotFound(to.to_string())) } else { Ok(()) }
+}
+
 /// The last component of a path.
 pub(crate) fn base_name(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|b| *b != b'/').map_or(0, |last| last + 1);

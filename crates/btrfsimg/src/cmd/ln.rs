@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
-use btrfsimg_fs::lookup::{find_entry, target};
+use btrfsimg_fs::lookup::{Place, find_entry, resolve_parent, target};
 use btrfsimg_fs::write::create::symlink;
 use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_fs::write::link::link;
@@ -13,7 +13,7 @@ use btrfsimg_fs::write::names::{check_changeable, refuse_existing};
 use btrfsimg_fs::write::remove::unlink_checked;
 use btrfsimg_ondisk::FileType;
 
-use super::destination::{DestinationArgs, Goal, base_name};
+use super::destination::{DestinationArgs, Goal, base_name, refuse_slash};
 use crate::address::{self, Address, ImageArgs, Word};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
@@ -77,6 +77,9 @@ impl Edit for Args {
         let (targets, _) = self.destination.split(&self.words)?;
         cx.each(|cx, to| {
             let goal = Goal::find(cx, to, &self.destination, targets.len(), !self.no_dereference)?;
+            if matches!(goal, Goal::Entry(..)) {
+                refuse_slash(to)?;
+            }
             targets.iter().try_for_each(|word| self.make(cx, word, &goal))
         })
     }
@@ -86,7 +89,7 @@ impl Args {
     fn make(&self, cx: &mut EditCx<'_, '_>, word: &OsStr, goal: &Goal) -> Result<()> {
         if self.symbolic {
             let (dir, name, at) = goal.entry(base_name(word.as_bytes()))?;
-            self.make_room(cx, dir, &name, &at, None)?;
+            self.make_room(cx, dir, &name, &at)?;
             check_changeable(cx.tx, dir, &at.to_string(), false)?;
             let attributes = Attributes::new(0o120_777, cx.tx.now());
             symlink(cx.tx, dir, &name, attributes, word.as_bytes()).map_err(|e| at.about(e.into()))?;
@@ -102,21 +105,22 @@ impl Args {
         let from = cx.image.address(word)?;
         let place = cx.resolve(&from, false)?;
         let (dir, name, at) = goal.entry(base_name(&from.path))?;
-        self.make_room(cx, dir, &name, &at, Some(place))?;
+        if self.force && is_name_of(cx, dir, &name, place)? {
+            // As with ln(1), another name of the target is what was asked for.
+            let is_itself = resolve_parent(cx.tx, cx.start, &from.path)? == (dir, &name[..]);
+            return match is_itself {
+                true => Err(Error::Invalid(format!("{at}: is the target itself already")).into()),
+                false => Ok(()),
+            };
+        }
+        self.make_room(cx, dir, &name, &at)?;
         link(cx.tx, place, dir, &name).map_err(|e| at.about(e.into()))?;
         cx.say(|| format!("'{at}' => '{from}'"));
         Ok(())
     }
 
-    /// With `--force`, takes away what has the name already, but no directory and not the target itself.
-    fn make_room(
-        &self,
-        cx: &mut EditCx<'_, '_>,
-        dir: btrfsimg_fs::lookup::Place,
-        name: &[u8],
-        at: &Address,
-        link_to: Option<btrfsimg_fs::lookup::Place>,
-    ) -> Result<()> {
+    /// With `--force`, takes away what has the name already, but no directory.
+    fn make_room(&self, cx: &mut EditCx<'_, '_>, dir: Place, name: &[u8], at: &Address) -> Result<()> {
         let shown = at.to_string();
         if !self.force {
             return Ok(refuse_existing(cx.tx, dir, name, &shown)?);
@@ -126,10 +130,13 @@ impl Args {
             return Err(Error::IsDirectory(format!("{shown}: cannot overwrite it")).into());
         }
         let old = target(cx.tx, dir, name, entry.location)?;
-        if link_to == Some(old) {
-            return Err(Error::Invalid(format!("{shown}: is the target itself already")).into());
-        }
         check_changeable(cx.tx, dir, &shown, true)?;
         Ok(unlink_checked(cx.tx, dir, name, old, &shown)?)
     }
+}
+
+/// Whether `name` is one of the inode at `place`.
+fn is_name_of(cx: &EditCx<'_, '_>, dir: Place, name: &[u8], place: Place) -> btrfsimg_fs::Result<bool> {
+    let Some(entry) = find_entry(cx.tx, dir, name)? else { return Ok(false) };
+    Ok(target(cx.tx, dir, name, entry.location)? == place)
 }

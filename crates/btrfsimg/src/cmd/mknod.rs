@@ -10,6 +10,7 @@ use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_fs::write::names::{check_changeable, refuse_existing};
 
 use crate::address::{Address, ImageArgs};
+use crate::cmd::destination::refuse_slash;
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
 use crate::mode::ModeChange;
@@ -87,6 +88,7 @@ impl Edit for Args {
             let shown = address.to_string();
             let (dir, name) = resolve_parent(cx.tx, cx.start, &address.path)?;
             refuse_existing(cx.tx, dir, name, &shown)?;
+            refuse_slash(address)?;
             check_changeable(cx.tx, dir, &shown, false)?;
             let mut attributes = Attributes::new(kind | 0o666, cx.tx.now());
             (attributes.rdev, attributes.umask) = (rdev, 0o022);

@@ -4,8 +4,9 @@ use std::ffi::{OsStr, OsString};
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
+use btrfsimg_fs::Existing;
 use btrfsimg_fs::copy::relocate;
-use btrfsimg_fs::lookup::{Place, find_entry, resolve_parent, stand_in_above, target};
+use btrfsimg_fs::lookup::{Place, find_entry, inode, resolve_parent, stand_in_above, target};
 use btrfsimg_fs::write::names::{check_attributes, check_changeable};
 use btrfsimg_fs::write::rename::{refuse_into_itself, rename};
 use btrfsimg_ondisk::FileType;
@@ -41,6 +42,9 @@ pub(crate) struct Args {
     /// Replace what has the name (that is what is done anyway)
     #[arg(short, long, overrides_with = "no_clobber")]
     force: bool,
+    /// Replace only what is older
+    #[arg(short, long, conflicts_with = "no_clobber")]
+    update: bool,
     /// Replace nothing
     #[arg(short, long)]
     no_clobber: bool,
@@ -112,7 +116,15 @@ impl Args {
         }
         let old = match find_entry(cx.tx, dir, &name)? {
             Some(_) if self.no_clobber => return Ok(()),
-            Some(entry) => Some(target(cx.tx, dir, &name, entry.location)?),
+            Some(entry) => {
+                let old = target(cx.tx, dir, &name, entry.location)?;
+                let mtime = |place| inode(cx.tx, place).map(|inode| inode.mtime);
+                if self.update && !source.is_dir && Existing::Update.stays(mtime(old)?, mtime(source.place)?)
+                {
+                    return Ok(());
+                }
+                Some(old)
+            }
             None => None,
         };
         let one_name = (dir, &name) == (source.dir, &source.name);

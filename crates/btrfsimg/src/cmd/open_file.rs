@@ -31,6 +31,9 @@ pub(super) fn open_file(
         Err(Error::NotFound(_)) => {}
         Err(error) => return Err(error.into()),
     }
+    if address.path.ends_with(b"/") {
+        return Err(Error::IsDirectory(address.to_string()).into());
+    }
     let (dir, name) = resolve_parent(tx, start, &address.path)?;
     if find_entry(tx, dir, name)?.is_some() {
         return Err(dangling().into());

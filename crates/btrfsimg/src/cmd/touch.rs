@@ -4,14 +4,12 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
-use btrfsimg_fs::lookup::{self, Place, resolve_parent};
+use btrfsimg_fs::lookup;
 use btrfsimg_fs::write::attributes::{set_times, touch};
-use btrfsimg_fs::write::create::create;
-use btrfsimg_fs::write::inode::Attributes;
-use btrfsimg_fs::write::names::check_changeable;
 use btrfsimg_ondisk::Timespec;
 
 use crate::address::{Address, ImageArgs};
+use crate::cmd::open_file::{Missing, open_file};
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::output::{iso_time, parse_stamp, parse_time};
 
@@ -93,9 +91,9 @@ impl Edit for Args {
             let place = match lookup::resolve(cx.tx, cx.start, &address.path, !self.no_dereference) {
                 Err(Error::NotFound(_)) if self.no_create || self.no_dereference => return Ok(()),
                 Err(Error::NotFound(_)) => {
-                    let place = make(cx, address)?;
+                    let made = open_file(cx.tx, cx.start, address, Missing::Make)?;
                     cx.say(|| format!("created '{address}'"));
-                    place
+                    made.ok_or_else(|| Error::NotFound(address.to_string()))?
                 }
                 other => other?,
             };
@@ -131,13 +129,4 @@ impl Args {
         let why = || crate::exit::usage(format!("'{text}' is no time; write [[CC]YY]MMDDhhmm[.ss]"));
         parse_stamp(text, now).map(Some).ok_or_else(why)
     }
-}
-
-fn make(cx: &mut EditCx<'_, '_>, address: &Address) -> Result<Place> {
-    let (dir, name) = resolve_parent(cx.tx, cx.start, &address.path)?;
-    check_changeable(cx.tx, dir, &address.to_string(), false)?;
-    let mut attributes = Attributes::new(0o100_666, cx.tx.now());
-    attributes.umask = 0o022;
-    // A dangling symlink has the name: 'already exists' is what that comes to here.
-    Ok(create(cx.tx, dir, name, attributes, Vec::new())?)
 }

@@ -26,15 +26,26 @@ Sizes are bytes, or take k, M, G, T (1024 each). Before the number: + grows by s
 Examples:
   btrfsimg truncate -s 0 out.img:/var/log/lastlog
   btrfsimg truncate -s +1M out.img:/disk.raw
-  btrfsimg truncate -c -s %4k out.img:/a out.img:/b")]
+  btrfsimg truncate -c -s %4k out.img:/a out.img:/b
+  btrfsimg truncate -r out.img:/a out.img:/b")]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
     #[command(flatten)]
     edit: EditArgs,
     /// The new size
-    #[arg(short, long, value_name = "SIZE", value_parser = NewSize::parse, allow_hyphen_values = true)]
-    size: NewSize,
+    #[arg(
+        short,
+        long,
+        value_name = "SIZE",
+        value_parser = NewSize::parse,
+        allow_hyphen_values = true,
+        required_unless_present = "reference"
+    )]
+    size: Option<NewSize>,
+    /// The size of this file in the image; with -s, what that counts from
+    #[arg(short, long, value_name = "IMAGE:/PATH")]
+    reference: Option<OsString>,
     /// Make no files
     #[arg(short = 'c', long)]
     no_create: bool,
@@ -92,19 +103,25 @@ impl Edit for Args {
     }
 
     fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
-        if self.paths.is_empty() {
-            return Err(usage("no files given"));
+        if self.reference.is_some() && matches!(self.size, Some(NewSize::Exact(_))) {
+            return Err(usage(
+                "the size is that of the reference, or one of its own: with -r, -s is relative",
+            ));
         }
         image.addresses(&self.paths)
     }
 
     fn apply(&self, cx: &mut EditCx<'_, '_>) -> Result<()> {
         let missing = if self.no_create { Missing::Leave } else { Missing::Make };
+        let reference = self.reference.as_ref().map(|word| cx.reference(word, true)).transpose()?;
+        let from = reference.map(|place| inode(cx.tx, place)).transpose()?.map(|inode| inode.size.get());
         cx.each(|cx, address| {
             let Some(place) = open_file(cx.tx, cx.start, address, missing)? else { return Ok(()) };
             check_changeable(cx.tx, place, &address.to_string(), true)?;
             let old = inode(cx.tx, place)?.size.get();
-            let size = self.size.of(old).ok_or_else(|| Error::Invalid("file too large".to_owned()))?;
+            let from = from.unwrap_or(old);
+            let size = self.size.map_or(Some(from), |size| size.of(from));
+            let size = size.ok_or_else(|| Error::Invalid("file too large".to_owned()))?;
             contents::truncate(cx.tx, place, size)?;
             cx.say(|| format!("{address}: {}, now {size}", counted(old, "byte", "bytes")));
             Ok(())
