@@ -28,6 +28,9 @@ pub mod import;
 pub mod inspect;
 pub mod lookup;
 pub mod mkfs;
+mod open_files;
+pub mod posix_acl;
+mod preserve;
 pub mod read;
 pub mod tree;
 pub mod trim;
@@ -37,3 +40,4 @@ pub mod write;
 
 pub use error::{Corrupt, CorruptBlock, Error, Result};
 pub use existing::Existing;
+pub use preserve::Preserve;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use btrfsimg_compress::{PropertyChange, WorkspacePool};
+use btrfsimg_fs::Preserve;
 use btrfsimg_fs::block_store::{BlockStore, child_expectation};
 use btrfsimg_fs::device::{Access, FileDevice};
-use btrfsimg_fs::import::{self, Preserve, Sparse};
+use btrfsimg_fs::import::{self, Links, Sparse};
 use btrfsimg_fs::lookup::{Place, resolve};
 use btrfsimg_fs::tree::Blocks as _;
 use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
@@ -124,7 +125,7 @@ fn copy_in(tx: &mut Transaction<'_>, file: &Path, dir: Place) -> Result<()> {
         cancel: None,
         progress: None,
     };
-    let report = import::import_entry(tx, file, dir, b"copy", true, &options)?;
+    let report = import::import_entry(tx, file, (dir, b"copy"), true, &options, &mut Links::default())?;
     ensure!(report.failures.is_empty(), "{:?}", report.failures);
     Ok(())
 }

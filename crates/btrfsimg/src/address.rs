@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,6 +28,13 @@ pub(crate) struct Address {
 }
 
 impl Address {
+    /// What lies below, by the path `rest` from here.
+    pub(crate) fn below(&self, rest: &[u8]) -> Address {
+        let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+        let slash: &[u8] = if rest.is_empty() || self.path.ends_with(b"/") { b"" } else { b"/" };
+        Address { image: self.image.clone(), path: [&self.path, slash, rest].concat() }
+    }
+
     /// Whether both are in one image, whatever it is called.
     pub(crate) fn is_in_image_of(&self, other: &Address) -> bool {
         self.image == other.image || ImageId::of(&self.image) == ImageId::of(&other.image)
@@ -317,6 +324,17 @@ fn is_image(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| m.is_file() || m.file_type().is_block_device())
 }
 
+/// Whether there is a file with a btrfs file system at its start: for messages, which name the one that was meant.
+pub(crate) fn holds_btrfs(path: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    let read = |file: fs::File| file.read_exact_at(&mut magic, SUPERBLOCK_OFFSETS[0] + MAGIC_OFFSET);
+    is_image(path) && fs::File::open(path).and_then(read).is_ok() && magic == MAGIC
+}
+
+const MAGIC: [u8; 8] = *b"_BHRfS_M";
+/// Of the magic in the superblock.
+const MAGIC_OFFSET: u64 = 64;
+
 /// Refuses a target on the host that is meant to be in an image which is not there: NAME:/path, with no directory `NAME:`.
 pub(crate) fn check_host_target(word: &OsStr, path: &Path) -> Result<()> {
     let text = path.as_os_str().as_bytes();
@@ -346,7 +364,7 @@ pub(crate) fn no_image_in(words: &[OsString]) -> anyhow::Error {
     if let Some(word) = words.iter().find(|w| shown(w.as_bytes()).contains(":/")) {
         return no_address(word);
     }
-    let file = words.iter().map(Path::new).find(|path| is_image(path));
+    let file = words.iter().map(Path::new).find(|path| holds_btrfs(path));
     let hint = file.map(|file| shown(file.as_os_str().as_bytes()));
     let hint = hint.map_or(String::new(), |file| format!(": {file}:/ for what is in {file}"));
     usage(format!("neither side is in an image; write IMAGE:/path for the one that is{hint}"))

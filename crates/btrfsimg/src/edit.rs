@@ -13,7 +13,7 @@ use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
 use btrfsimg_fs::write::subvol;
 
-use crate::address::{Address, ImageArgs, by_image};
+use crate::address::{Address, ImageArgs, Word, by_image, holds_btrfs};
 use crate::clock;
 use crate::exit;
 use crate::output::{Ui, stdout};
@@ -91,6 +91,16 @@ impl<'a> EditCx<'a, '_> {
 
     /// The inode of an option like `--reference IMAGE:/path`, which is in the image that is changed.
     pub(crate) fn reference(&self, word: &std::ffi::OsStr, follow: bool) -> Result<Place> {
+        if self.image.image.is_none()
+            && let Word::Host(path) = self.image.word(word)
+            && !holds_btrfs(&path)
+        {
+            let path = path.display();
+            let why = "a reference is a file of the image that is changed, as IMAGE:/path";
+            return Err(exit::usage(format!(
+                "{path}: {why}; what stat(1) says of this one is given as a value"
+            )));
+        }
         let address = self.image.address(word)?;
         if self.addresses.iter().any(|a| !a.is_in_image_of(&address)) {
             return Err(exit::usage(format!("{address}: the reference is in another image")));

@@ -6,6 +6,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use common::{Lab, Ran, run, sh};
 
@@ -298,4 +299,65 @@ fn what_fails_in_one_image_leaves_all_of_it_as_it_was() {
     in_lab(&lab, &["ln", "src/../s.img:/g", "s.img:/h"]).expect(0);
     in_lab(&lab, &["subvol", "snapshot", "src/../s.img:/v", "s.img:/x"]).expect(0);
     in_lab(&lab, &["chmod", "--reference=src/../s.img:/g", "s.img:/h"]).expect(0);
+}
+
+/// Words in another order, or of another kind, than they are meant: the error says the right command.
+#[test]
+fn errors_show_the_command_that_was_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut image = dir.path().join("t.img");
+    run(&["mkfs", "-q", "-b", "200M", image.to_str().unwrap()]).expect(0);
+    sh(dir.path(), "echo hi > app.conf; mkdir src; mv t.img z.img; cp app.conf a.conf");
+    image = dir.path().join("z.img");
+    let before = fs::read(&image).unwrap();
+    let cases: [(&[&str], &str); 9] = [
+        (&["cp", "app.conf", "z.img"], "z.img:/ for what is in z.img"),
+        (&["cp", "z.img", "app.conf"], "z.img:/ for what is in z.img"),
+        (&["touch", "-r", "app.conf", "z.img:/x"], "app.conf: a reference is a file of the image"),
+        (&["chmod", "--reference", "app.conf", "z.img:/"], "app.conf: a reference is a file of the image"),
+        (&["write", "app.conf", "z.img:/x"], "btrfsimg write z.img:/x app.conf"),
+        (&["prop", "set", "compression", "zstd", "z.img:/"], "btrfsimg prop set z.img:/ compression zstd"),
+        (&["prop", "set", "z.img:/", "zstd", "compression"], "btrfsimg prop set z.img:/ compression zstd"),
+        (&["mkfs", "n.img", "src"], "btrfsimg mkfs n.img -r src"),
+        (&["mkfs", "src", "n.img"], "btrfsimg mkfs n.img -r src"),
+    ];
+    for (words, said) in cases {
+        let output = common::command(words).current_dir(dir.path()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
+        assert!(stderr.contains(said), "{words:?}: {stderr}");
+    }
+    assert!(fs::read(&image).unwrap() == before);
+}
+
+/// What was copied, and to where, as `cp -v` has it.
+#[test]
+fn cp_says_where_things_go() {
+    let dir = tempfile::tempdir().unwrap();
+    sh(dir.path(), "mkdir -p s/t/u out; echo 1 > s/t/a; ln s/t/a s/t/b; echo 2 > s/f");
+    let cp = |words: &[&str]| {
+        let output =
+            common::command(&[&["cp", "-v"], words].concat()).current_dir(dir.path()).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines.join(" ")
+    };
+    run(&["mkfs", "-q", "-b", "200M", dir.path().join("i").to_str().unwrap()]).expect(0);
+    assert_eq!(
+        cp(&["-a", "s/t", "i:/"]),
+        "'s/t' -> 'i:/t' 's/t/a' -> 'i:/t/a' 's/t/b' -> 'i:/t/b' 's/t/u' -> 'i:/t/u'"
+    );
+    assert_eq!(cp(&["s/f", "i:/t/a"]), "'s/f' -> 'i:/t/a'");
+    assert_eq!(cp(&["s/f", "i:/t"]), "'s/f' -> 'i:/t/f'");
+    assert_eq!(
+        cp(&["-r", "i:/t", "i:/n"]),
+        "'i:/t' -> 'i:/n' 'i:/t/a' -> 'i:/n/a' 'i:/t/b' -> 'i:/n/b' 'i:/t/f' -> 'i:/n/f' 'i:/t/u' -> 'i:/n/u'"
+    );
+    assert_eq!(
+        cp(&["-a", "i:/t", "out"]),
+        "'i:/t' -> 'out/t' 'i:/t/a' -> 'out/t/a' 'i:/t/b' -> 'out/t/b' 'i:/t/f' -> 'out/t/f' 'i:/t/u' -> 'out/t/u'"
+    );
+    assert_eq!(cp(&["i:/t/a", "out/x"]), "'i:/t/a' -> 'out/x'");
 }

@@ -4,7 +4,8 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use btrfsimg_testkit::btrfs_progs;
@@ -195,6 +196,49 @@ fn sharing_is_broken_only_when_asked() {
     assert_eq!((kinds(&raw), kinds(&shared)), (vec!["zstd"], vec!["zstd"]));
     assert!(raw.iter().all(|r| shared.iter().all(|s| r.disk != s.disk)));
     defrag(&lab, &["-r", "-c", "lzo", "--unshare"], "/sub");
+    assert_eq!(seen(&lab), before);
+    Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
+}
+
+/// Bytes that do not compress.
+fn noise(len: usize, mut seed: u64) -> Vec<u8> {
+    let mut next = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed.to_be_bytes()[0]
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Compressed extents of the largest size are shared too; and parts of some that become raw go together with raw ones
+/// beside them in one go.
+#[test]
+fn what_is_unshared_is_left_alone_by_the_next_run() {
+    let chunk = |n| [noise(20 << 10, n), b"text ".repeat(30_000)].concat()[..128 << 10].to_vec();
+    let Some(lab) = Lab::kernel_made(&[], "rw,compress=lzo", |top| {
+        fs::write(top.join("z"), (0..4).flat_map(chunk).collect::<Vec<_>>()).unwrap();
+        sh(top, "sync; cp --reflink=always z y; cp --reflink=always z x; sync");
+        for (name, at) in [("y", 20 << 10), ("x", 0), ("x", (256 << 10) + (4 << 10)), ("y", 400 << 10)] {
+            let file = File::options().write(true).open(top.join(name)).unwrap();
+            file.write_all_at(&noise(8 << 10, at), at).unwrap();
+            sh(top, "sync");
+        }
+        sh(top, "btrfs -q subvolume snapshot . snap");
+    }) else {
+        return;
+    };
+    let before = seen(&lab);
+    let done = defrag(&lab, &["-r", "--unshare"], "/");
+    assert_eq!((&done["files_rewritten"], &done["shared_extents"]), (&3.into(), &0.into()), "{done}");
+    let (top, snapshot) = (extents(&lab.image, "5"), extents(&lab.image, "256"));
+    let files = ["/x", "/y", "/z"].map(|path| inode(&lab, path));
+    for (n, file) in files.iter().enumerate() {
+        let others = files.iter().enumerate().filter(|(m, _)| *m != n).map(|(_, other)| &top[other]);
+        for extent in others.chain(files.iter().map(|file| &snapshot[file])).flatten() {
+            assert!(top[file].iter().all(|ours| ours.disk != extent.disk), "{file}");
+        }
+    }
+    let done = defrag(&lab, &["-r", "--unshare"], "/");
+    assert_eq!((&done["files_rewritten"], &done["bytes"]), (&0.into(), &0.into()), "{done}");
     assert_eq!(seen(&lab), before);
     Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
 }

@@ -17,8 +17,13 @@ use writing::finish;
 
 /// Runs the command where a process may have 256 files open.
 fn with_few_files(args: &[&str]) -> Ran {
+    with_files(256, args)
+}
+
+fn with_files(limit: u32, args: &[&str]) -> Ran {
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 256; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_btrfsimg")]).args(args);
+    let shell = format!("ulimit -n {limit}; exec \"$@\"");
+    command.args(["-c", &shell, "sh", env!("CARGO_BIN_EXE_btrfsimg")]).args(args);
     finish(&mut command)
 }
 
@@ -61,6 +66,8 @@ fn few_open_files_are_enough() {
     with_few_files(&["cp", "-a", &text("tree"), &format!("{}:/", text("into.img"))]).expect(0);
     with_few_files(&["cp", "-a", &format!("{}:/tree", text("into.img")), &text("out")]).expect(0);
     diff(&path("tree"), &path("out"), &DiffOptions::default()).unwrap().assert_equal();
+    with_files(64, &["cp", "-a", &format!("{}:/tree", text("into.img")), &text("out64")]).expect(0);
+    diff(&path("tree"), &path("out64"), &DiffOptions::default()).unwrap().assert_equal();
 }
 
 /// What is there: names of one inode and of more, in a directory for each way to copy.

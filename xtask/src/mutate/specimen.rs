@@ -8,8 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use btrfsimg_fs::Preserve;
 use btrfsimg_fs::device::MemDevice;
-use btrfsimg_fs::import::{self, Preserve, Sparse, Target, import_tree};
+use btrfsimg_fs::import::{self, Links, Sparse, Target, import_tree};
 use btrfsimg_fs::inspect::{tree_roots, walk_tree};
 use btrfsimg_fs::mkfs::{Features, ImageOptions, Options, Size, make_image};
 use btrfsimg_fs::read::Filesystem;
@@ -108,7 +109,7 @@ fn make_own(dir: &Path, image: &Path) -> Result<()> {
             cancel: None,
             progress: None,
         };
-        import_tree(tx, &tree, Target::NewRoot(root), &import)
+        import_tree(tx, &tree, Target::NewRoot(root), &import, &mut Links::default())
     })?;
     Ok(())
 }

@@ -31,7 +31,7 @@ pub(super) const LAYERS: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that every layer may use; they use none.
-pub(super) const SHARED: &[&str] = &["error", "existing"];
+pub(super) const SHARED: &[&str] = &["error", "existing", "open_files", "posix_acl", "preserve"];
 
 /// Where the layered modules are.
 pub(super) const LAYERED: &str = "crates/btrfsimg-fs/src/";

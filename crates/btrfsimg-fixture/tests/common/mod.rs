@@ -6,7 +6,8 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use btrfsimg_fs::import::{self, Preserve, Sparse, Target, import_tree};
+use btrfsimg_fs::Preserve;
+use btrfsimg_fs::import::{self, Links, Sparse, Target, import_tree};
 use btrfsimg_fs::mkfs::{Features, ImageOptions, Options, Size, make_image};
 use btrfsimg_fs::write::encode::CompressionPolicy;
 use btrfsimg_ondisk::{CsumType, Timespec};
@@ -125,7 +126,7 @@ pub(crate) fn make_own(tree: &Path, image: &Path, nodesize: u32, csum: CsumType)
             cancel: None,
             progress: None,
         };
-        import_tree(tx, tree, Target::NewRoot(root), &import)
+        import_tree(tx, tree, Target::NewRoot(root), &import, &mut Links::default())
     })
     .unwrap();
 }

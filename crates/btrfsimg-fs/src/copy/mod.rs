@@ -11,11 +11,12 @@ use btrfsimg_ondisk::Timespec;
 
 use crate::error::{Error, Result};
 use crate::existing::Existing;
+use crate::preserve::Preserve;
 use crate::write::encode::CompressionPolicy;
 
 pub use relocate::relocate;
 pub use source::Source;
-pub use tree::{copy_contents, copy_entry};
+pub use tree::{Links, copy_contents, copy_entry};
 
 /// Whether copies share the extents of what they are copied from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,12 +33,9 @@ pub enum Reflink {
 /// How files are copied.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// Keep owner, all mode bits and times; else 0:0, no setuid and setgid, and now.
-    pub preserve: bool,
-    /// Keep xattrs and the property too. Inode flags are those of a new inode, as with cp(1).
-    pub xattrs: bool,
-    /// Names of one inode become names of one inode; else each is a file of its own.
-    pub links: bool,
+    /// What comes along with type and contents. Permission bits of what is new always do; inode flags are those of a new
+    /// inode, as with cp(1).
+    pub preserve: Preserve,
     /// Whether extents are shared.
     pub reflink: Reflink,
     /// What happens to files that are there already.

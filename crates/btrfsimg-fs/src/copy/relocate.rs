@@ -5,6 +5,7 @@ use super::{Options, Reflink};
 use crate::error::{Error, Result};
 use crate::existing::Existing;
 use crate::lookup::Place;
+use crate::preserve::Preserve;
 use crate::txn::Transaction;
 use crate::write::encode::CompressionPolicy;
 use crate::write::remove::{remove_tree, unlink_checked};
@@ -31,9 +32,7 @@ pub fn relocate(
     change.remove_target(tx)?;
     let source = change.source;
     let options = Options {
-        preserve: true,
-        xattrs: true,
-        links: true,
+        preserve: Preserve::ALL,
         reflink: Reflink::Auto,
         existing: Existing::Replace,
         compression: CompressionPolicy::default(),

@@ -10,13 +10,13 @@ use super::source::Child;
 use super::{Options, Report, Source};
 use crate::error::{Error, Result};
 use crate::existing::Existing;
-use crate::lookup::{self, Place, find_entry};
+use crate::lookup::{self, Place, file_beneath, find_entry};
+use crate::posix_acl::{ACCESS_XATTR, DEFAULT_XATTR};
 use crate::txn::Transaction;
 use crate::write::contents::truncate;
 use crate::write::create::{create, symlink};
 use crate::write::inode::{Attributes, COMPRESSION_XATTR, Xattr};
 use crate::write::names::{add_entry, add_inode_ref, add_links, check_changeable, unlink, update_inode};
-use crate::write::posix_acl::{ACCESS_XATTR, DEFAULT_XATTR, is_acl};
 use crate::write::rename::is_at_or_below;
 use crate::write::xattr::{remove_xattr, set_property_as_stored, set_xattr};
 
@@ -32,13 +32,13 @@ pub fn copy_entry(
     source: Source<'_>,
     from: Place,
     shown: &[u8],
-    dir: Place,
-    name: &[u8],
+    (dir, name): (Place, &[u8]),
     options: &Options<'_>,
+    links: &mut Links,
 ) -> Result<Report> {
     check_changeable(tx, dir, &String::from_utf8_lossy(shown), false)?;
     refuse_into_itself(tx, source, from, dir)?;
-    Copier::new(source, options).run(tx, shown, |copier, tx| copier.entry(tx, from, shown, dir, name))
+    Copier::new(source, options, links).run(tx, shown, |copier, tx| copier.entry(tx, from, shown, dir, name))
 }
 
 /// As [`copy_entry`] within the image, but a subvolume in the tree is an error.
@@ -51,7 +51,8 @@ pub(super) fn copy_one_subvolume(
     options: &Options<'_>,
 ) -> Result<Report> {
     refuse_into_itself(tx, Source::Here, from, dir)?;
-    let copier = Copier { only: Some(from.tree), ..Copier::new(Source::Here, options) };
+    let mut links = Links::default();
+    let copier = Copier { only: Some(from.tree), ..Copier::new(Source::Here, options, &mut links) };
     copier.run(tx, shown, |copier, tx| copier.entry(tx, from, shown, dir, name))
 }
 
@@ -67,9 +68,10 @@ pub fn copy_contents(
     shown: &[u8],
     to: Place,
     options: &Options<'_>,
+    links: &mut Links,
 ) -> Result<Report> {
     refuse_into_itself(tx, source, from, to)?;
-    Copier::new(source, options).run(tx, shown, |copier, tx| {
+    Copier::new(source, options, links).run(tx, shown, |copier, tx| {
         let inode = source.inode(tx, from).map_err(Fault::Source)?;
         copier.merge(tx, (from, &inode), shown, to)
     })
@@ -80,6 +82,14 @@ fn refuse_into_itself(tx: &Transaction<'_>, source: Source<'_>, from: Place, to:
         return Err(Error::Invalid("cannot copy a directory into itself".to_owned()));
     }
     Ok(())
+}
+
+/// The copies of inodes with several names, so that the names that come later become names of them: for one command and one
+/// source, whatever it copies to.
+#[derive(Debug, Default)]
+pub struct Links {
+    /// By subvolume and source: hard links do not leave a subvolume.
+    copies: HashMap<(u64, Place), Place>,
 }
 
 /// A directory whose entries are to be copied.
@@ -107,13 +117,14 @@ struct Copier<'c> {
     /// Directories that were copied: in a sound image each has one name.
     visited: HashSet<Place>,
     settle: Vec<Settle>,
-    /// Copies of inodes with several names.
-    links: HashMap<Place, Place>,
+    links: &'c mut Links,
+    /// The directory that all of it goes into, where that was there, and how much of what is shown is its own path.
+    top: Option<(Place, usize)>,
     report: Report,
 }
 
 impl<'c> Copier<'c> {
-    fn new(source: Source<'c>, options: &'c Options<'c>) -> Copier<'c> {
+    fn new(source: Source<'c>, options: &'c Options<'c>, links: &'c mut Links) -> Copier<'c> {
         Copier {
             source,
             options,
@@ -122,7 +133,8 @@ impl<'c> Copier<'c> {
             todo: Vec::new(),
             visited: HashSet::new(),
             settle: Vec::new(),
-            links: HashMap::new(),
+            links,
+            top: None,
             report: Report::default(),
         }
     }
@@ -197,8 +209,18 @@ impl<'c> Copier<'c> {
             return Err(Fault::Source(Error::Invalid(reason)));
         };
         if let Some(entry) = find_entry(tx, dir, name).map_err(Fault::Target)? {
-            let old = lookup::target(tx, dir, name, entry.location).map_err(Fault::Target)?;
-            let old_type = entry.file_type;
+            let there = lookup::target(tx, dir, name, entry.location).map_err(Fault::Target)?;
+            let (mut old, mut old_type) = (there, entry.file_type);
+            let existing = self.options.existing;
+            // What is not in a tree is named by the user, and was followed where it was read.
+            if let Some((top, len)) = self.top
+                && (old_type, file_type) == (FileType::SYMLINK, FileType::REG_FILE)
+                && existing.follows_symlinks()
+            {
+                let file = file_beneath(tx, top, &shown[len..]).map_err(Fault::Target)?;
+                old = file.map_err(|fault| Fault::Source(Error::Invalid(fault.to_string())))?;
+                old_type = FileType::REG_FILE;
+            }
             if self.source.is_here() && old == from {
                 return refuse("source and target are the same file");
             }
@@ -208,26 +230,27 @@ impl<'c> Copier<'c> {
                 (false, true) => return refuse("cannot overwrite something else with a directory"),
                 (false, false) => {}
             }
-            let there = lookup::inode(tx, old).map_err(Fault::Target)?;
+            let item = lookup::inode(tx, old).map_err(Fault::Target)?;
             // One that is another name of what was copied becomes a name of the copy.
-            let is_linked = self.links.contains_key(&from);
-            if self.options.existing.stays(there.mtime, inode.mtime) {
-                let is_update = self.options.existing == Existing::Update;
-                if is_update && !is_linked {
+            let copy = self.links.copies.get(&(dir.tree, from)).copied();
+            if existing.stays(item.mtime, inode.mtime) {
+                let is_update = existing == Existing::Update;
+                if is_update && copy.is_none() {
                     self.note_links(from, &inode, old);
                 }
-                if !is_update || !is_linked {
+                if !is_update || copy.is_none() {
                     return Ok(());
                 }
             }
+            if copy == Some(old) {
+                return Ok(());
+            }
             changeable(tx, old, true)?;
             let both_files = old_type == FileType::REG_FILE && file_type == FileType::REG_FILE;
-            // Where links are kept, other names keep their contents.
-            let keeps_inode = !self.options.links || there.nlink.get() < 2;
-            if both_files && keeps_inode && !is_linked {
+            if both_files && copy.is_none() && self.options.preserve.writes_into(item.nlink.get(), existing) {
                 return self.replace(tx, (from, &inode), shown, old);
             }
-            unlink(tx, dir, name, old).map_err(Fault::Target)?;
+            unlink(tx, dir, name, there).map_err(Fault::Target)?;
         }
         self.list(shown);
         if self.link(tx, (from, &inode), dir, name, file_type).map_err(Fault::Target)? {
@@ -251,12 +274,10 @@ impl<'c> Copier<'c> {
         name: &[u8],
         file_type: FileType,
     ) -> Result<bool> {
-        if !self.options.links || inode.nlink.get() < 2 || file_type == FileType::DIR {
+        if !self.options.preserve.links || inode.nlink.get() < 2 || file_type == FileType::DIR {
             return Ok(false);
         }
-        let Some(copy) = self.links.get(&from).copied().filter(|copy| copy.tree == dir.tree) else {
-            return Ok(false);
-        };
+        let Some(copy) = self.links.copies.get(&(dir.tree, from)).copied() else { return Ok(false) };
         let index = add_entry(tx, dir, name, Key::new(copy.ino, KeyType::INODE_ITEM, 0), file_type)?;
         add_inode_ref(tx, copy, dir.ino, index, name)?;
         add_links(tx, copy, 1)?;
@@ -272,10 +293,7 @@ impl<'c> Copier<'c> {
         name: &[u8],
         file_type: FileType,
     ) -> Result<(), Fault> {
-        let xattrs = match self.options.xattrs {
-            true => self.source.xattrs(tx, from).map_err(Fault::Source)?,
-            false => Vec::new(),
-        };
+        let xattrs = self.xattrs(tx, from)?;
         let attributes = self.attributes(tx, inode);
         let made = match file_type {
             FileType::SYMLINK => {
@@ -289,17 +307,11 @@ impl<'c> Copier<'c> {
             made => made.map_err(Fault::Target)?,
         };
         self.note_links(from, inode, place);
-        if self.options.preserve {
-            // The mode is the source's, and so is what says more than a mode.
-            for acl in [ACCESS_XATTR, DEFAULT_XATTR] {
-                remove_xattr(tx, place, acl).map_err(Fault::Target)?;
-            }
-        }
         match file_type {
             FileType::REG_FILE => {
                 let copied = self.contents(tx, (from, inode), shown, place, &xattrs);
                 if let Err(Fault::Source(error)) = copied {
-                    self.links.remove(&from);
+                    self.links.copies.remove(&(dir.tree, from));
                     unlink(tx, dir, name, place).map_err(Fault::Target)?;
                     return Err(Fault::Source(error));
                 }
@@ -316,9 +328,20 @@ impl<'c> Copier<'c> {
         }
     }
 
+    /// The xattrs of the source that come along.
+    fn xattrs(&self, tx: &Transaction<'_>, from: Place) -> Result<Vec<Xattr>, Fault> {
+        let preserve = self.options.preserve;
+        if !preserve.takes_xattrs() {
+            return Ok(Vec::new());
+        }
+        let mut xattrs = self.source.xattrs(tx, from).map_err(Fault::Source)?;
+        xattrs.retain(|(name, _)| preserve.takes_xattr(name));
+        Ok(xattrs)
+    }
+
     fn note_links(&mut self, from: Place, inode: &InodeItem, copy: Place) {
-        if self.options.links && inode.nlink.get() > 1 {
-            self.links.insert(from, copy);
+        if self.options.preserve.links && inode.nlink.get() > 1 {
+            self.links.copies.insert((copy.tree, from), copy);
         }
     }
 
@@ -334,7 +357,7 @@ impl<'c> Copier<'c> {
     ) -> Result<(), Fault> {
         let (property, others): (Vec<_>, Vec<_>) =
             xattrs.iter().cloned().partition(|(name, _)| name == COMPRESSION_XATTR);
-        self.put_xattrs(tx, to, &property, shown)?;
+        self.set_xattrs(tx, to, &property, shown)?;
         copy_file(tx, self.source, (from, inode), to, &self.pool, self.options)?;
         self.put_xattrs(tx, to, &others, shown)?;
         self.settle_attributes(tx, to, inode).map_err(Fault::Target)
@@ -355,10 +378,8 @@ impl<'c> Copier<'c> {
         to: Place,
     ) -> Result<(), Fault> {
         changeable(tx, to, false)?;
-        let xattrs = match self.options.xattrs {
-            true => self.source.xattrs(tx, from).map_err(Fault::Source)?,
-            false => Vec::new(),
-        };
+        self.top.get_or_insert((to, shown.len()));
+        let xattrs = self.xattrs(tx, from)?;
         self.descend((from, inode), shown, to, xattrs);
         Ok(())
     }
@@ -372,10 +393,7 @@ impl<'c> Copier<'c> {
         old: Place,
     ) -> Result<(), Fault> {
         self.list(shown);
-        let xattrs = match self.options.xattrs {
-            true => self.source.xattrs(tx, from).map_err(Fault::Source)?,
-            false => Vec::new(),
-        };
+        let xattrs = self.xattrs(tx, from)?;
         truncate(tx, old, 0).map_err(Fault::Target)?;
         self.note_links(from, inode, old);
         // Its old contents are gone: what of the new ones cannot be read must not take their place.
@@ -384,21 +402,21 @@ impl<'c> Copier<'c> {
         })
     }
 
-    /// What a new inode is like; owner and times as the options say. Flags are those of a new inode, as with cp(1).
+    /// What a new inode is like until it is settled. Flags are those of a new inode, as with cp(1).
     fn attributes(&self, tx: &Transaction<'_>, inode: &InodeItem) -> Attributes {
-        let mut a = Attributes::new(inode.mode.get(), tx.now());
+        let preserve = self.options.preserve;
+        let mut a = Attributes::new(inode.mode.get() & preserve.mode_bits(), tx.now());
         a.rdev = inode.rdev.get();
-        if self.options.preserve {
+        if preserve.owner {
             (a.uid, a.gid) = (inode.uid.get(), inode.gid.get());
-        } else {
-            a.mode &= !0o6000;
         }
         a
     }
 
     /// Owner, mode and times, as the last thing that is done to a copy.
     fn settle_attributes(&self, tx: &mut Transaction<'_>, place: Place, inode: &InodeItem) -> Result<()> {
-        if !self.options.preserve {
+        let preserve = self.options.preserve;
+        if !preserve.changes_existing() {
             return Ok(());
         }
         let earlier = |time| match self.options.clamp {
@@ -406,12 +424,14 @@ impl<'c> Copier<'c> {
             _ => time,
         };
         update_inode(tx, place, |copy| {
-            (copy.uid, copy.gid, copy.mode) = (inode.uid, inode.gid, inode.mode);
-            (copy.atime, copy.mtime) = (earlier(inode.atime), earlier(inode.mtime));
+            preserve.put_access(copy, (inode.mode.get(), inode.uid.get(), inode.gid.get()));
+            if preserve.times {
+                (copy.atime, copy.mtime) = (earlier(inode.atime), earlier(inode.mtime));
+            }
         })
     }
 
-    /// Sets xattrs; those that no leaf holds are noted. ACLs are a part of the mode.
+    /// Sets the xattrs that come along. Where the mode is the source's, so is what says more than a mode.
     fn put_xattrs(
         &mut self,
         tx: &mut Transaction<'_>,
@@ -419,7 +439,23 @@ impl<'c> Copier<'c> {
         xattrs: &[Xattr],
         shown: &[u8],
     ) -> Result<(), Fault> {
-        for (name, value) in xattrs.iter().filter(|x| self.options.preserve || !is_acl(&x.0)) {
+        if self.options.preserve.mode {
+            for acl in [ACCESS_XATTR, DEFAULT_XATTR] {
+                remove_xattr(tx, place, acl).map_err(Fault::Target)?;
+            }
+        }
+        self.set_xattrs(tx, place, xattrs, shown)
+    }
+
+    /// Sets xattrs; those that no leaf holds are noted.
+    fn set_xattrs(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        place: Place,
+        xattrs: &[Xattr],
+        shown: &[u8],
+    ) -> Result<(), Fault> {
+        for (name, value) in xattrs {
             let set = match name == COMPRESSION_XATTR {
                 true => set_property_as_stored(tx, place, value),
                 false => set_xattr(tx, place, name, value),

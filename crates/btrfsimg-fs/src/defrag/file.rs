@@ -36,6 +36,8 @@ pub(super) struct FileCursor {
     ahead: VecDeque<Old>,
     /// Where to look for those behind them.
     next: u64,
+    /// The one that was left as it is before what comes next.
+    passed: Option<Old>,
     counts: Counts,
     rewritten_before: u64,
     /// Items that were passed.
@@ -89,6 +91,7 @@ impl FileCursor {
             decision: policy.decision(flags, property.as_ref()),
             ahead: VecDeque::new(),
             next: 0,
+            passed: None,
             counts: Counts::default(),
             rewritten_before: 0,
             #[cfg(test)]
@@ -126,6 +129,7 @@ impl FileCursor {
         let window = self.next_window(tx, options).map_err(Failure::Left)?;
         let (Some(first), Some(last)) = (window.first(), window.last()) else { return Ok(true) };
         if window.len() == 1 && first.refs.is_some() && self.is_best(first, options) {
+            self.passed = Some(*last);
             return Ok(true);
         }
         let range = first.start..last.end;
@@ -135,6 +139,7 @@ impl FileCursor {
         let encoded = self.encode(tx, range.clone(), decision, pool);
         let (data, extents) = encoded.map_err(Failure::Left)?;
         if !self.is_worth_it(&window, &data, &extents, options) {
+            self.passed = Some(*last);
             return Ok(true);
         }
         replace_extents(tx, self.place, range.clone(), &data, &extents).map_err(Failure::Fatal)?;
@@ -143,7 +148,20 @@ impl FileCursor {
         self.counts.extents_after += extents.len() as u64;
         self.counts.disk_before += held(&window);
         self.counts.disk_after += data.data.len() as u64;
+        self.look_again(first, &extents, options);
         Ok(true)
+    }
+
+    /// Where compressed extents became raw ones, those may go together with raw ones beside them: to be looked up again, with
+    /// what is before them. As every change made something better, that ends.
+    fn look_again(&mut self, first: &Old, extents: &[EncodedExtent], options: &Options) {
+        let raw = extents.iter().find(|e| e.compression == 0);
+        let before = self.passed.take().filter(|old| old.end == first.start && old.compression == 0);
+        if let Some(raw) = raw.filter(|_| self.keeps_compression(options) && first.compression != 0) {
+            let is_first = raw.file_offset == first.start;
+            let start = before.filter(|_| is_first).map_or(raw.file_offset, |old| old.start);
+            (self.ahead, self.next) = (VecDeque::new(), start);
+        }
     }
 
     /// The next extents, side by side in the file, that may be made anew together: none that is good as it is, and
@@ -164,20 +182,23 @@ impl FileCursor {
                 self.ahead.push_front(old);
                 break;
             }
-            if !self.is_good(&old, options) && old.end <= self.end {
+            let is_good = self.is_good(&old, options);
+            if (!is_good || options.unshare) && old.end <= self.end {
                 let key = self.place.key(KeyType::EXTENT_DATA, old.start);
                 old.refs = match tx.sharing(self.place.tree, &key, old.disk, old.disk_len, old.back)? {
                     Sharing::Own(refs) => Some(refs),
                     Sharing::Shared => None,
                 };
-                if old.refs.is_some() || options.unshare {
+                let is_wanted =
+                    if is_good { old.refs.is_none() } else { old.refs.is_some() || options.unshare };
+                if is_wanted {
                     if old.end - old.start > options.target {
                         return Ok(vec![self.cut(old, options)]);
                     }
                     window.push(old);
                     continue;
                 }
-                if window.is_empty() {
+                if window.is_empty() && old.refs.is_none() {
                     self.counts.shared += 1;
                     self.counts.shared_bytes += old.end - old.start;
                 }
@@ -186,6 +207,7 @@ impl FileCursor {
                 self.ahead.push_front(old);
                 break;
             }
+            self.passed = Some(old);
         }
         Ok(window)
     }

@@ -1,21 +1,20 @@
 //! Owner, xattrs, mode and times of what was created, in the order that keeps each of them.
 
-use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 
-use btrfsimg_ondisk::Timespec;
+use btrfsimg_ondisk::{FileType, Timespec, inode_flags};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::host::failed;
 use super::paths::Spot;
 use super::{LeftOut, Shared};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lookup;
-use crate::read::Info;
+use crate::posix_acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, is_acl};
+use crate::read::{COMPRESSION_XATTR, Info};
 
 const SETID: u32 = 0o6000;
 
@@ -30,28 +29,24 @@ pub(super) fn creation_mode(info: &Info) -> Mode {
     Mode::from_raw_mode(info.mode() & 0o777)
 }
 
-/// Sets what the options keep on an open file or directory, which is all ours until now.
+/// Sets what is kept on an open file or directory, which is all ours until now.
 pub(super) fn set_on_fd(shared: &Shared<'_>, path: Spot<'_>, fd: BorrowedFd<'_>, info: &Info) -> Result<()> {
-    let options = &shared.options;
-    if options.owner {
+    let preserve = &shared.options.preserve;
+    if preserve.owner {
         let (uid, gid) = owner(info);
         or_left_out(shared, path, LeftOut::Owner, rustix::fs::fchown(fd, uid, gid), "set owner")?;
     }
-    if options.xattrs {
-        set_xattrs(shared, path, info, |name, value| {
-            rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty())
-        })?;
-    }
+    let rights = set_xattrs(shared, path, info, &OnHost::Open(fd))?;
     note_setid(shared, path, info);
-    if options.mode {
-        let mode = Mode::from_raw_mode(wanted_mode(shared, info));
+    if preserve.mode {
+        let mode = Mode::from_raw_mode(wanted_mode(shared, info) & rights);
         rustix::fs::fchmod(fd, mode).map_err(failed("set mode"))?;
-    } else if options.setuid && info.mode() & SETID != 0 {
+    } else if shared.options.setuid && info.mode() & SETID != 0 {
         let now = rustix::fs::fstat(fd).map_err(failed("stat"))?.st_mode & 0o7777;
         let mode = Mode::from_raw_mode(now | info.mode() & SETID);
         rustix::fs::fchmod(fd, mode).map_err(failed("set mode"))?;
     }
-    if options.times && !info.place.is_empty_dir() {
+    if preserve.times && !info.place.is_empty_dir() {
         rustix::fs::futimens(fd, &times(info)).map_err(failed("set times"))?;
     }
     Ok(())
@@ -65,33 +60,40 @@ pub(super) fn set_on_name(
     name: &[u8],
     info: &Info,
 ) -> Result<()> {
-    let options = &shared.options;
-    let is_symlink = info.file_type() == Some(btrfsimg_ondisk::FileType::SYMLINK);
-    if options.owner {
+    let preserve = &shared.options.preserve;
+    let is_symlink = info.file_type() == Some(FileType::SYMLINK);
+    if preserve.owner {
         let (uid, gid) = owner(info);
         let result = rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
         or_left_out(shared, path, LeftOut::Owner, result, "set owner")?;
     }
-    if options.xattrs {
-        // Xattrs have no call that takes a directory; its entry in /proc leads to it, and to nothing else.
-        let mut by_proc = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
-        by_proc.extend_from_slice(name);
-        let by_proc = OsString::from_vec(by_proc);
-        set_xattrs(shared, path, info, |name, value| {
-            rustix::fs::lsetxattr(&by_proc, name, value, XattrFlags::empty())
-        })?;
-    }
+    // Xattrs have no call that takes a directory; its entry in /proc leads to it, and to nothing else.
+    let mut by_proc = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
+    by_proc.extend_from_slice(name);
+    let rights = set_xattrs(shared, path, info, &OnHost::Named(by_proc))?;
     if !is_symlink {
         note_setid(shared, path, info);
     }
-    if options.mode && !is_symlink {
-        set_mode_of_name(dir, name, wanted_mode(shared, info))?;
+    if preserve.mode && !is_symlink {
+        set_mode_of_name(dir, name, wanted_mode(shared, info) & rights)?;
     }
-    if options.times {
+    if preserve.times {
         rustix::fs::utimensat(dir, name, &times(info), AtFlags::SYMLINK_NOFOLLOW)
             .map_err(failed("set times"))?;
     }
     Ok(())
+}
+
+/// Gives a file that is still empty its compression property, so that a host on btrfs stores it so.
+pub(super) fn set_property(shared: &Shared<'_>, fd: &OwnedFd, info: &Info) {
+    let flags = inode_flags::COMPRESS | inode_flags::NOCOMPRESS;
+    if shared.options.preserve.xattrs
+        && info.item.flags.get() & flags != 0
+        && let Ok(Some(value)) = lookup::xattr(shared.fs, info.place, COMPRESSION_XATTR)
+    {
+        // Where it is not taken, that is said when all attributes are set.
+        let _ = rustix::fs::fsetxattr(fd, COMPRESSION_XATTR, &value, XattrFlags::empty());
+    }
 }
 
 /// Sets the mode of a special file: by a handle on the very inode, so that no symlink in its place is followed.
@@ -121,37 +123,76 @@ fn note_setid(shared: &Shared<'_>, path: Spot<'_>, info: &Info) {
     }
 }
 
-fn set_xattrs(
-    shared: &Shared<'_>,
-    path: Spot<'_>,
-    info: &Info,
-    set: impl Fn(&[u8], &[u8]) -> Result<(), Errno>,
-) -> Result<()> {
-    for (name, value) in lookup::xattrs(shared.fs, info.place)? {
-        let shown = || String::from_utf8_lossy(&name).into_owned();
-        if name.starts_with(b"btrfs.") {
-            shared.left_out(&path.path(), LeftOut::BtrfsXattr, shown());
-            continue;
-        }
-        // An ACL is a part of the mode, as with cp(1).
-        if name.starts_with(b"system.posix_acl_") && !shared.options.mode {
-            continue;
-        }
-        match set(&name, &value) {
-            Ok(()) => {}
-            Err(errno @ (Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL)) => {
-                shared.left_out(
-                    &path.path(),
-                    LeftOut::Xattr,
-                    format!("{}: {}", shown(), std::io::Error::from(errno)),
-                );
-            }
-            Err(errno) => {
-                return Err(crate::Error::io(format!("set xattr {}", shown()))(errno.into()));
-            }
+/// What has xattrs on the host.
+enum OnHost<'f> {
+    Open(BorrowedFd<'f>),
+    /// By its path; a symlink is meant itself.
+    Named(Vec<u8>),
+}
+
+impl OnHost<'_> {
+    fn set(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+        match self {
+            OnHost::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
+            OnHost::Named(path) => rustix::fs::lsetxattr(&path[..], name, value, XattrFlags::empty()),
         }
     }
-    Ok(())
+
+    /// Removes it, where it is there.
+    fn remove(&self, name: &[u8]) -> Result<(), Errno> {
+        let mut none = [0; 0];
+        let found = match self {
+            OnHost::Open(fd) => rustix::fs::fgetxattr(fd, name, &mut none),
+            OnHost::Named(path) => rustix::fs::lgetxattr(&path[..], name, &mut none),
+        };
+        match (found, self) {
+            (Err(Errno::NODATA | Errno::OPNOTSUPP), _) => Ok(()),
+            (Err(errno), _) => Err(errno),
+            (Ok(_), OnHost::Open(fd)) => rustix::fs::fremovexattr(fd, name),
+            (Ok(_), OnHost::Named(path)) => rustix::fs::lremovexattr(&path[..], name),
+        }
+    }
+}
+
+/// Sets the xattrs that come along; where the mode does, an ACL that came from the directory goes. Gives the bits of the mode
+/// that stay: where the host takes no ACL, nobody gets more rights than that gave.
+fn set_xattrs(shared: &Shared<'_>, path: Spot<'_>, info: &Info, target: &OnHost<'_>) -> Result<u32> {
+    let preserve = &shared.options.preserve;
+    let mut rights = !0;
+    if !preserve.takes_xattrs() {
+        return Ok(rights);
+    }
+    let xattrs = lookup::xattrs(shared.fs, info.place)?;
+    if preserve.mode && info.file_type() != Some(FileType::SYMLINK) {
+        let acls = [ACCESS_XATTR, DEFAULT_XATTR].into_iter().take(1 + usize::from(info.is_dir()));
+        for acl in acls.filter(|acl| xattrs.iter().all(|(name, _)| name != acl)) {
+            target.remove(acl).map_err(failed("remove an ACL"))?;
+        }
+    }
+    for (name, value) in xattrs.iter().filter(|(name, _)| preserve.takes_xattr(name)) {
+        let shown = || String::from_utf8_lossy(name).into_owned();
+        let left_out = |what| match target.set(name, value) {
+            Err(errno @ (Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL)) => {
+                let reason = std::io::Error::from(errno);
+                shared.left_out(&path.path(), what, format!("{}: {reason}", shown()));
+                Ok(true)
+            }
+            set => set.map(|()| false).map_err(|e| Error::io(format!("set xattr {}", shown()))(e.into())),
+        };
+        if is_acl(name) {
+            if left_out(LeftOut::Acl)? && name == ACCESS_XATTR {
+                let alone = Acl::parse(value).ok().flatten().map_or(0o707, |acl| acl.mode_alone());
+                rights = !0o777 | alone;
+            }
+        } else if name == COMPRESSION_XATTR {
+            left_out(LeftOut::BtrfsXattr)?;
+        } else if name.starts_with(b"btrfs.") {
+            shared.left_out(&path.path(), LeftOut::BtrfsXattr, shown());
+        } else {
+            left_out(LeftOut::Xattr)?;
+        }
+    }
+    Ok(rights)
 }
 
 /// What only root may do is left out, and is no failure.

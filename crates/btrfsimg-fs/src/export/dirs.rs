@@ -115,13 +115,13 @@ impl Dir {
 
 impl DirState {
     fn finish(&self, fd: BorrowedFd<'_>, shared: &Shared<'_>) -> Result<()> {
-        let options = &shared.options;
-        if let Some(mode) = self.narrow_mode.filter(|_| !options.mode) {
+        let preserve = &shared.options.preserve;
+        if let Some(mode) = self.narrow_mode.filter(|_| !preserve.mode) {
             rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)).map_err(failed("set mode"))?;
         }
         let takes_attributes = match self.origin {
             Origin::Made => true,
-            Origin::Found => options.mode || options.times || options.xattrs,
+            Origin::Found => preserve.changes_existing(),
             Origin::Bystander => false,
         };
         if takes_attributes {

@@ -2,11 +2,18 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType as HostType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType as HostType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use super::Shared;
+use super::attributes::creation_mode;
+use super::dirs::Dir;
+use super::paths::PathNode;
 use crate::error::{Error, Result};
+use crate::existing::{Existing, SymlinkFault};
+use crate::read::Info;
 
 /// An error of the host while `action` was done.
 pub(super) fn failed(action: &'static str) -> impl FnOnce(Errno) -> Error {
@@ -31,39 +38,78 @@ pub(super) fn identity(fd: impl AsFd) -> Result<(u64, u64), Errno> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// A new regular file, or an existing one emptied. Says whether it is new.
+/// A new regular file for `info`, or the one that is there, emptied. Says whether it is new.
 pub(super) fn create_file(
-    dir: impl AsFd,
+    shared: &Shared<'_>,
+    dir: &Dir,
     name: &[u8],
-    mode: Mode,
-    image: Option<(u64, u64)>,
+    info: &Info,
 ) -> Result<(OwnedFd, bool)> {
-    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let new = flags | OFlags::CREATE | OFlags::EXCL;
-    match rustix::fs::openat(dir.as_fd(), name, new, mode) {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
+    let create = || rustix::fs::openat(dir.fd(), name, flags, creation_mode(info));
+    match create() {
         Ok(fd) => return Ok((fd, true)),
         Err(Errno::EXIST) => {}
         Err(errno) => return Err(failed("create")(errno)),
     }
-    // NONBLOCK: to open a fifo for writing would wait for a reader.
-    let fd =
-        rustix::fs::openat(dir.as_fd(), name, flags | OFlags::NONBLOCK, Mode::empty()).map_err(|errno| {
-            match errno {
-                Errno::LOOP => not_replaced("a symlink"),
-                Errno::ISDIR => not_replaced("a directory"),
-                Errno::NXIO => not_replaced("no regular file"),
-                errno => failed("open for writing")(errno),
-            }
-        })?;
-    let stat = rustix::fs::fstat(&fd).map_err(failed("stat"))?;
-    if HostType::from_raw_mode(stat.st_mode) != HostType::RegularFile {
-        return Err(not_replaced("no regular file"));
+    let image = shared.options.image;
+    let stat = rustix::fs::statat(dir.fd(), name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed("stat"))?;
+    let is_link = HostType::from_raw_mode(stat.st_mode) == HostType::Symlink;
+    let existing = shared.options.existing;
+    let gives_way = |stat: &Stat| !shared.options.preserve.writes_into(stat.st_nlink, existing);
+    let instead = || {
+        rustix::fs::unlinkat(dir.fd(), name, AtFlags::empty()).map_err(failed("replace"))?;
+        Ok((create().map_err(failed("create"))?, true))
+    };
+    if !is_link {
+        check_written(&stat, image)?;
     }
-    if image == Some((stat.st_dev, stat.st_ino)) {
-        return Err(not_replaced("the image itself"));
+    // Whether or not it may be opened.
+    if existing == Existing::Remove || !is_link && gives_way(&stat) {
+        return instead();
+    }
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let fd = match is_link {
+        true => through_symlink(shared, &dir.state.node, name, flags)?,
+        false => rustix::fs::openat(dir.fd(), name, flags | OFlags::NOFOLLOW, Mode::empty())
+            .map_err(failed("open for writing"))?,
+    };
+    let stat = rustix::fs::fstat(&fd).map_err(failed("stat"))?;
+    check_written(&stat, image)?;
+    if gives_way(&stat) {
+        return instead();
     }
     rustix::fs::ftruncate(&fd, 0).map_err(failed("truncate"))?;
     Ok((fd, false))
+}
+
+/// Refuses to write into what is no regular file, and into the image itself.
+fn check_written(stat: &Stat, image: Option<(u64, u64)>) -> Result<()> {
+    match HostType::from_raw_mode(stat.st_mode) {
+        HostType::RegularFile if image == Some((stat.st_dev, stat.st_ino)) => {
+            Err(not_replaced("the image itself"))
+        }
+        HostType::RegularFile => Ok(()),
+        HostType::Directory => Err(not_replaced("a directory")),
+        _ => Err(not_replaced("no regular file")),
+    }
+}
+
+/// Opens what the symlink `name` of a directory leads to, where no part of its way leaves the top of the tree.
+fn through_symlink(shared: &Shared<'_>, node: &Arc<PathNode>, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    let fault = |fault: SymlinkFault| Error::Invalid(fault.to_string());
+    let Some(top) = shared.top.get() else { return Err(not_replaced("a symlink")) };
+    let names = node.names();
+    let path: Vec<&[u8]> = names.iter().map(|node| node.name()).chain([name]).collect();
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(top, path.join(&b'/'), flags, Mode::empty(), beneath).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP => fault(SymlinkFault::Dangling),
+        Errno::XDEV => fault(SymlinkFault::LeadsOut),
+        Errno::ISDIR | Errno::NXIO => fault(SymlinkFault::NoFile),
+        // Too deep for a path, or a kernel that cannot hold it back.
+        Errno::NAMETOOLONG | Errno::NOSYS => not_replaced("a symlink"),
+        errno => failed("open for writing")(errno),
+    })
 }
 
 fn not_replaced(what: &str) -> Error {

@@ -1,14 +1,16 @@
 //! Salvage: what no name leads to any more.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::os::fd::AsFd as _;
 
 use btrfsimg_ondisk::{FileType, InodeItem, Key, KeyType, NAME_LEN_MAX, inode_extrefs, inode_refs, objectid};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::dirs::Dir;
+use super::links::open_node;
 use super::paths::PathNode;
-use super::walk::{Walker, open_node};
+use super::walk::Walker;
 use super::{Report, Shared};
 use crate::error::Result;
 use crate::lookup::{self, Items as _, Place, check_name, root_item};
@@ -142,7 +144,7 @@ impl Walker<'_> {
         if names.contains(name) {
             return None;
         }
-        let fd = open_node(&self.target, node).ok()?;
+        let fd = open_node(self.top_fd(), node).ok()?;
         let there = rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW);
         if !matches!(there, Err(Errno::NOENT)) {
             return None;
@@ -167,8 +169,8 @@ impl Walker<'_> {
         }
         let item = InodeItem { mode: 0o040_700.into(), nlink: 1.into(), ..InodeItem::zeroed() };
         let info = Info { place: Place::empty_dir(tree), item };
-        let node = PathNode::below(&self.top, name.as_bytes());
-        let dir = Dir::make(self.target_fd(), name.as_bytes(), info, node)?;
+        let node = PathNode::below(&self.node, name.as_bytes());
+        let dir = Dir::make(self.top_fd().as_fd(), name.as_bytes(), info, node)?;
         Ok(homes.lost_and_found.insert(dir).share())
     }
 

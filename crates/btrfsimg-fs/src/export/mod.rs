@@ -4,20 +4,25 @@
 //! regular files, small ones in batches, large ones in parts. What fails is reported, and the rest goes on.
 //!
 //! **Architecture invariants.** Nothing is created outside the target: every step is relative to an open
-//! directory, follows no symlink, and takes a name only after [`check_name`](crate::lookup::check_name). Neither
+//! directory, follows no symlink (but one that stands where a file goes, as far as the top of the tree), and takes a name
+//! only after [`check_name`](crate::lookup::check_name). Neither
 //! the depth of a tree nor the size of a file is bounded by recursion, open files or memory.
 
 mod attributes;
 mod dirs;
+mod feed;
 mod host;
+mod links;
 mod lost;
 mod paths;
 mod walk;
 mod workers;
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -27,8 +32,11 @@ use crossbeam_channel::bounded;
 use crate::error::{Error, Result};
 use crate::existing::Existing;
 use crate::lookup::Place;
+use crate::preserve::Preserve;
 use crate::read::{Filesystem, Info, Loss, Segments};
 
+use feed::Feed;
+pub use links::Links;
 use walk::Walker;
 use workers::Work;
 
@@ -37,17 +45,10 @@ use workers::Work;
 pub struct Options {
     /// Directories and what is in them. Without it a directory is an error.
     pub recursive: bool,
-    /// Modes as they are; else as the umask leaves them, for what is new.
-    pub mode: bool,
-    /// Owners and groups.
-    pub owner: bool,
-    /// Times of access and change.
-    pub times: bool,
-    /// Xattrs, but for those of btrfs itself.
-    pub xattrs: bool,
-    /// Several names of one inode stay one inode.
-    pub hard_links: bool,
-    /// Block and character devices; else they are left out with a warning.
+    /// What comes along with type and contents. Modes that are not kept are as the umask leaves them, for what is new; the
+    /// compression property goes where the host takes it.
+    pub preserve: Preserve,
+    /// Block and character devices; else they are left out.
     pub devices: bool,
     /// Setuid and setgid bits; else they are cleared with a warning.
     pub setuid: bool,
@@ -138,6 +139,8 @@ pub enum LeftOut {
     Xattr,
     /// An xattr that only btrfs understands.
     BtrfsXattr,
+    /// An ACL that the host does not take: the mode has no more rights than it gave.
+    Acl,
     /// A device.
     Device,
     /// The setuid and setgid bits.
@@ -168,6 +171,8 @@ struct Shared<'a> {
     fs: &'a Filesystem,
     options: Options,
     report: &'a (dyn Fn(Report<'_>) + Sync),
+    /// The top of the tree that is copied to: what symlinks that stand in it may not lead out of. None for a single file.
+    top: OnceLock<OwnedFd>,
     files: AtomicU64,
     bytes: AtomicU64,
     failed: AtomicU64,
@@ -205,7 +210,8 @@ impl Shared<'_> {
     }
 }
 
-/// Copies `source`, whose path in messages is `path`, to `destination`. Failures go to `report`, from any thread,
+/// Copies `source`, whose path in messages is `path`, to `destination`. Names of inodes that are in `links` become names of
+/// their copies, where links are kept. Failures go to `report`, from any thread,
 /// and the rest is copied.
 ///
 /// # Errors
@@ -217,6 +223,7 @@ pub fn copy_out(
     path: &[u8],
     destination: Destination<'_>,
     options: Options,
+    links: &mut Links,
     report: &(dyn Fn(Report<'_>) + Sync),
 ) -> Result<Summary> {
     let (info, fault) = match options.salvage {
@@ -232,11 +239,12 @@ pub fn copy_out(
         Destination::Contents { dir } if info.is_dir() => (dir, None),
         Destination::Contents { .. } => return Err(Error::NotDirectory(shown.into_owned())),
     };
-    let target = host::open_target(dir)?;
+    let target = links.open_target(dir)?;
     let shared = Shared {
         fs,
         options,
         report,
+        top: OnceLock::new(),
         files: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
         failed: AtomicU64::new(0),
@@ -245,7 +253,7 @@ pub fn copy_out(
     if let Some(error) = fault {
         shared.fail(path, error);
     }
-    let workers = options.workers.max(1);
+    let workers = feed::workers(options.workers);
     let mut summary = thread::scope(|scope| {
         let (work, to_do) = bounded::<Work>(workers);
         for _ in 0..workers {
@@ -253,7 +261,7 @@ pub fn copy_out(
             scope.spawn(move || workers::run(shared, &to_do));
         }
         drop(to_do);
-        Walker::new(&shared, target, path, work).run(&info, name)
+        Walker::new(&shared, target, path, Feed::new(&shared, work, workers), links).run(&info, name)
     })?;
     for error in fs.take_stale() {
         shared.failed.fetch_add(1, Ordering::Relaxed);

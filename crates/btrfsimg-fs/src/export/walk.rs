@@ -5,30 +5,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use btrfsimg_ondisk::{DirEntry, FileType, Timespec};
-use crossbeam_channel::Sender;
 use rustix::fs::{AtFlags, FileType as HostType};
 use rustix::io::Errno;
 
 use super::attributes::{creation_mode, set_on_name};
 use super::dirs::{Dir, Parked};
+use super::feed::Feed;
 use super::host::{self, failed};
+use super::links::{Links, Top};
 use super::paths::{PathNode, Spot};
-use super::workers::{FileJob, LargeFile, Part, Work};
 use super::{LeftOut, Report, Shared, Summary};
 use crate::error::{Error, Result};
 use crate::existing::Existing;
 use crate::lookup::{self, Place};
-use crate::read::{Info, Segment, SegmentKind};
+use crate::open_files;
+use crate::read::Info;
 
-/// Files with more bytes than this are written in parts.
-const LARGE: u64 = 8 << 20;
-/// Bytes of a batch of small files, and of a part of a large one.
-const BATCH_BYTES: u64 = 1 << 20;
-/// Files of a batch.
-const BATCH_FILES: usize = 64;
-/// Open files of all batches together, at most: half of what `ulimit -n 256` lets a process open.
-const BATCH_FDS: usize = 128;
-/// Directories of the walk that stay open: the ones nearest to where it is.
+/// Directories of the walk that stay open, at most: the ones nearest to where it is.
 const OPEN_LEVELS: usize = 48;
 
 /// A directory that is being walked.
@@ -48,28 +41,13 @@ enum FrameDir {
     Lost,
 }
 
-/// Files that wait to be handed out.
-#[derive(Default)]
-struct Batch {
-    jobs: Vec<FileJob>,
-    bytes: u64,
-    fds: usize,
-}
-
-/// An inode with more names, and where the copy has it.
-struct Linked {
-    node: Arc<PathNode>,
-    name: Vec<u8>,
-    left: u32,
-}
-
 pub(super) struct Walker<'a> {
     pub(super) shared: &'a Shared<'a>,
-    work: Sender<Work>,
-    workers: usize,
+    feed: Feed<'a>,
+    links: &'a mut Links,
+    /// How many directories of the stack stay open.
+    open_levels: usize,
     stack: Vec<Frame>,
-    batch: Batch,
-    linked: HashMap<Place, Linked>,
     /// Directories that were walked: a second name of one would be a loop.
     pub(super) visited: HashSet<Place>,
     /// What else was met, to know what was not: only for a salvage.
@@ -78,8 +56,9 @@ pub(super) struct Walker<'a> {
     pub(super) nodes: HashMap<Place, Arc<PathNode>>,
     /// The directory whose copy, or the copy of whose contents, is at the top.
     pub(super) top_place: Option<Place>,
-    pub(super) target: OwnedFd,
-    pub(super) top: Arc<PathNode>,
+    top: Top,
+    /// Its path in messages.
+    pub(super) node: Arc<PathNode>,
     summary: Summary,
 }
 
@@ -87,43 +66,47 @@ impl<'a> Walker<'a> {
     /// Copies below `target`; messages show its source as `path`.
     pub(super) fn new(
         shared: &'a Shared<'a>,
-        target: OwnedFd,
+        target: Arc<OwnedFd>,
         path: &[u8],
-        work: Sender<Work>,
+        feed: Feed<'a>,
+        links: &'a mut Links,
     ) -> Walker<'a> {
         Walker {
             shared,
-            work,
-            workers: shared.options.workers.max(1),
+            feed,
+            links,
+            open_levels: OPEN_LEVELS.min(open_files::limit() / 8).max(2),
             stack: Vec::new(),
-            batch: Batch::default(),
-            linked: HashMap::new(),
             visited: HashSet::new(),
             met: HashSet::new(),
             nodes: HashMap::new(),
             top_place: None,
-            target,
-            top: PathNode::top(path),
+            top: Top { target, name: None },
+            node: PathNode::top(path),
             summary: Summary::default(),
         }
     }
 
     /// Copies `info` to `name`, or what is in it when that is not given.
     pub(super) fn run(mut self, info: &Info, name: Option<&[u8]>) -> Result<Summary> {
-        let target = self.target.try_clone().map_err(Error::io("open the target"))?;
+        let clone = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(Error::io("open the target"));
         self.top_place = info.is_dir().then_some(info.place);
         match name {
-            None => self.enter(Dir::existing(target, *info, self.top.clone()), info.place),
+            None => {
+                let dir = Dir::existing(clone(self.top.target.as_fd())?, *info, self.node.clone());
+                self.enter_top(dir, info)?;
+            }
             Some(name) if info.is_dir() => {
-                let dir = Dir::make(self.target.as_fd(), name, *info, self.top.clone())?;
-                self.target = dir.fd().try_clone_to_owned().map_err(Error::io("open the target"))?;
+                let dir = Dir::make(self.top.target.as_fd(), name, *info, self.node.clone())?;
+                self.top.name = Some(name.into());
                 self.summary.directories += 1;
-                self.enter(dir, info.place);
+                self.enter_top(dir, info)?;
             }
             Some(name) => {
-                let top = Dir::bystander(target, *info, PathNode::only(self.top.name()));
+                let top =
+                    Dir::bystander(clone(self.top.target.as_fd())?, *info, PathNode::only(self.node.name()));
                 if let Err(e) = self.leaf(&top, name, info) {
-                    self.shared.fail(self.top.name(), e);
+                    self.shared.fail(self.node.name(), e);
                 }
             }
         }
@@ -131,7 +114,7 @@ impl<'a> Walker<'a> {
         if self.shared.options.salvage && info.is_dir() && info.place == Place::root(info.place.tree) {
             self.salvage_lost(info.place)?;
         }
-        self.flush();
+        self.feed.flush();
         Ok(self.summary)
     }
 
@@ -142,14 +125,22 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The directory that the copy goes to.
-    pub(super) fn target_fd(&self) -> BorrowedFd<'_> {
-        self.target.as_fd()
+    /// The directory that the copy goes to, or its own one.
+    pub(super) fn top_fd(&self) -> &OwnedFd {
+        self.shared.top.get().unwrap_or(&self.top.target)
     }
 
     /// Whether the walk came to this inode.
     pub(super) fn has_met(&self, place: Place) -> bool {
         self.visited.contains(&place) || self.met.contains(&place)
+    }
+
+    /// Enters the directory at the top.
+    fn enter_top(&mut self, dir: Dir, info: &Info) -> Result<()> {
+        let fd = dir.fd().try_clone_to_owned().map_err(Error::io("open the target"))?;
+        self.shared.top.get_or_init(|| fd);
+        self.enter(dir, info.place);
+        Ok(())
     }
 
     /// Puts `dir` on the stack with its entries.
@@ -166,7 +157,7 @@ impl<'a> Walker<'a> {
             }
         };
         self.stack.push(Frame { place, entries: entries.into_iter(), dir: FrameDir::Open(dir) });
-        if let Some(far) = self.stack.len().checked_sub(OPEN_LEVELS + 1) {
+        if let Some(far) = self.stack.len().checked_sub(self.open_levels + 1) {
             self.stack[far].park(self.shared);
         }
     }
@@ -293,15 +284,18 @@ impl<'a> Walker<'a> {
     /// Whether what has this name already stays.
     fn stays(&self, dir: &Dir, name: &[u8], info: &Info) -> Result<bool> {
         let existing = self.shared.options.existing;
-        if existing == Existing::Replace {
+        if matches!(existing, Existing::Replace | Existing::Remove) {
             return Ok(false);
         }
-        match rustix::fs::statat(dir.fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
+        // A file goes to where a symlink leads.
+        let follows = existing == Existing::Update && info.file_type() == Some(FileType::REG_FILE);
+        let flags = if follows { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        match rustix::fs::statat(dir.fd(), name, flags) {
             Ok(there) => {
                 let nsec = u32::try_from(there.st_mtime_nsec).unwrap_or(0);
                 Ok(existing.stays(Timespec::new(there.st_mtime, nsec), info.mtime()))
             }
-            Err(Errno::NOENT) => Ok(false),
+            Err(Errno::NOENT | Errno::LOOP) => Ok(false),
             Err(errno) => Err(failed("stat")(errno)),
         }
     }
@@ -312,7 +306,7 @@ impl<'a> Walker<'a> {
             return Ok(());
         }
         self.list(dir, name);
-        let has_links = self.shared.options.hard_links && info.item.nlink.get() > 1;
+        let has_links = self.shared.options.preserve.links && info.item.nlink.get() > 1;
         if has_links && self.link(dir, name, info)? {
             return Ok(());
         }
@@ -325,27 +319,22 @@ impl<'a> Walker<'a> {
             self.summary.others += 1;
         }
         if has_links {
-            let left = info.item.nlink.get() - 1;
-            let linked = Linked { node: dir.state.node.clone(), name: name.to_vec(), left };
-            self.linked.insert(info.place, linked);
+            self.links.note(info.place, info.item.nlink.get(), &self.top, &dir.state.node, name);
         }
         Ok(())
     }
 
     /// Gives the copy of an inode one more name, if there is a copy.
     fn link(&mut self, dir: &Dir, name: &[u8], info: &Info) -> Result<bool> {
-        let Some(linked) = self.linked.get_mut(&info.place) else { return Ok(false) };
+        let Some(linked) = self.links.get(info.place) else { return Ok(false) };
         let is_here = Arc::ptr_eq(&linked.node, &dir.state.node);
-        let there = if is_here { None } else { Some(open_node(&self.target, &linked.node)?) };
+        let there = if is_here { None } else { Some(linked.open_dir()?) };
         let from = there.as_ref().map_or(dir.fd(), OwnedFd::as_fd);
         host::replacing(dir.fd(), name, "link", self.shared.options.image, || {
             rustix::fs::linkat(from, &linked.name[..], dir.fd(), name, AtFlags::empty())
         })?;
         self.summary.links += 1;
-        linked.left -= 1;
-        if linked.left == 0 {
-            self.linked.remove(&info.place);
-        }
+        self.links.count(info.place);
         Ok(true)
     }
 
@@ -387,78 +376,11 @@ impl<'a> Walker<'a> {
     fn regular(&mut self, dir: &Dir, name: &[u8], info: &Info, has_links: bool) -> Result<()> {
         // Further names are linked to it at once, so it must be there.
         let made = match has_links {
-            true => Some(host::create_file(dir.fd(), name, creation_mode(info), self.shared.options.image)?),
+            true => Some(host::create_file(self.shared, dir, name, info)?),
             false => None,
         };
-        let is_first = self.batch.jobs.last().is_none_or(|j| !Arc::ptr_eq(&j.dir.state, &dir.state));
-        let job = FileJob { dir: dir.share(), name: name.to_vec(), info: *info, made };
-        let stored = info.size().min(info.item.nbytes.get());
-        if stored > LARGE {
-            self.large(job);
-            return Ok(());
-        }
-        self.batch.fds += usize::from(is_first) + usize::from(has_links);
-        self.batch.bytes += stored;
-        self.batch.jobs.push(job);
-        // One batch is filled and one waits to be sent; for each worker one is in the queue and one with it.
-        let fds = (BATCH_FDS / (2 * self.workers + 2)).max(2);
-        if self.batch.bytes >= BATCH_BYTES || self.batch.jobs.len() >= BATCH_FILES || self.batch.fds >= fds {
-            self.flush();
-        }
+        self.feed.file(dir, name, info, made);
         Ok(())
-    }
-
-    fn flush(&mut self) {
-        let batch = std::mem::take(&mut self.batch);
-        if !batch.jobs.is_empty() {
-            self.send(Work::Files(batch.jobs));
-        }
-    }
-
-    fn send(&self, work: Work) {
-        // The other side is gone only after a panic, which the scope passes on.
-        let _ = self.work.send(work);
-    }
-
-    /// Hands out a large file in parts.
-    fn large(&mut self, job: FileJob) {
-        let info = job.info;
-        let Some(file) = LargeFile::create(self.shared, job) else { return };
-        let mut segments = self.shared.segments(&info);
-        let (mut parts, mut bytes) = (Vec::new(), 0);
-        loop {
-            match segments.next(self.shared.fs) {
-                Ok(Some(segment)) if matches!(segment.kind, SegmentKind::Hole) => {}
-                Ok(Some(segment)) => self.cut(&file, &segment, &mut parts, &mut bytes),
-                Ok(None) => {
-                    file.add_losses(segments.take_losses());
-                    break;
-                }
-                Err(e) => {
-                    file.fail(self.shared, e);
-                    break;
-                }
-            }
-        }
-        if !parts.is_empty() {
-            self.send(Work::Parts(file.clone(), parts));
-        }
-        LargeFile::release(file, self.shared);
-    }
-
-    /// Adds a segment to `parts`, and sends those whenever they are enough.
-    fn cut(&self, file: &Arc<LargeFile>, segment: &Segment, parts: &mut Vec<Part>, bytes: &mut u64) {
-        let mut skip = 0;
-        while skip < segment.len {
-            let len = (segment.len - skip).min(BATCH_BYTES);
-            parts.push(Part { segment: segment.clone(), skip, len });
-            skip += len;
-            *bytes += len;
-            if *bytes >= BATCH_BYTES {
-                self.send(Work::Parts(file.clone(), std::mem::take(parts)));
-                *bytes = 0;
-            }
-        }
     }
 }
 
@@ -491,13 +413,4 @@ impl Frame {
             other => other,
         };
     }
-}
-
-/// Opens a directory of the copy from its top, step by step.
-pub(super) fn open_node(target: &OwnedFd, node: &Arc<PathNode>) -> Result<OwnedFd> {
-    let mut at = target.try_clone().map_err(Error::io("open the target"))?;
-    for part in node.names() {
-        at = host::open_dir(&at, part.name()).map_err(failed("open"))?;
-    }
-    Ok(at)
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::Receiver;
 
 use super::Shared;
-use super::attributes::{creation_mode, set_on_fd};
+use super::attributes::{set_on_fd, set_property};
 use super::dirs::Dir;
 use super::host::{self, failed};
 use crate::error::Result;
@@ -85,9 +85,10 @@ impl Writer<'_> {
         let (made, dir) = (job.made, job.dir);
         let result = match made {
             Some(made) => Ok(made),
-            None => host::create_file(dir.fd(), &job.name, creation_mode(&job.info), shared.options.image),
+            None => host::create_file(shared, &dir, &job.name, &job.info),
         }
         .and_then(|(fd, is_new)| {
+            set_property(shared, &fd, &job.info);
             let mut losses = Vec::new();
             let filled = self.fill(&fd, &job.info, &mut losses)?;
             finish(shared, &dir, &job.name, &fd, &job.info, is_new, filled)?;
@@ -162,7 +163,7 @@ fn finish(
     if info.size() != filled {
         rustix::fs::ftruncate(fd, info.size()).map_err(failed("set length"))?;
     }
-    if is_new || shared.options.mode || shared.options.times || shared.options.xattrs {
+    if is_new || shared.options.preserve.changes_existing() {
         set_on_fd(shared, dir.state.node.spot(name), fd.as_fd(), info)?;
     }
     Ok(())
@@ -174,10 +175,11 @@ impl LargeFile {
         let FileJob { dir, name, info, made } = job;
         let made = match made {
             Some(made) => Ok(made),
-            None => host::create_file(dir.fd(), &name, creation_mode(&info), shared.options.image),
+            None => host::create_file(shared, &dir, &name, &info),
         };
         match made {
             Ok((fd, is_new)) => {
+                set_property(shared, &fd, &info);
                 let failed = AtomicBool::new(false);
                 let losses = Mutex::default();
                 Some(Arc::new(LargeFile { dir, name, info, fd, is_new, failed, losses }))

@@ -10,8 +10,8 @@ use super::host::{self, SourceDir, Stat};
 use super::walk::{ExtraLink, Merged, Node, Role, Walker};
 use super::xattrs::SourceXattrs;
 use crate::error::{Error, Result};
-use crate::existing::Existing;
-use crate::lookup::{Place, find_entry};
+use crate::existing::{Existing, SymlinkFault};
+use crate::lookup::{Place, file_beneath, find_entry};
 use crate::txn::Transaction;
 use crate::write::inode::{Attributes, Inherited};
 use crate::write::names;
@@ -22,8 +22,8 @@ enum Clash {
     Nothing,
     /// A directory takes the new one's entries.
     Merge(Place),
-    /// A file takes the new one's contents.
-    Replace(Place),
+    /// A file takes the new one's contents: that which stands there, or that to which the symlink there leads.
+    Replace { file: Place, there: Place },
     /// It goes, and the new one comes.
     GiveWay(Place),
     /// It stays, and the new one does not come.
@@ -32,37 +32,44 @@ enum Clash {
     Stay(Place),
 }
 
-/// What the entry `name` of `dir`, if there is one, means for a new one of type `new`, as cp(1) has it.
+/// What the entry `name` of `dir`, if there is one, means for a new one, as cp(1) has it. It is `path` below `top`.
 fn clash(
     tx: &Transaction<'_>,
-    dir: Place,
-    name: &[u8],
+    (dir, name): (Place, &[u8]),
+    (top, path): (Place, &[u8]),
     new: &Attributes,
     existing: Existing,
 ) -> Result<Clash> {
     let Some(old) = find_entry(tx, dir, name)? else { return Ok(Clash::Nothing) };
-    let place = Place { tree: dir.tree, ino: old.location.objectid };
+    let there = Place { tree: dir.tree, ino: old.location.objectid };
     if old.is_subvolume() {
         return Ok(Clash::Refuse(
             "the image has a subvolume of that name; copy into it by its own path".to_owned(),
         ));
     }
-    let both_dirs = old.file_type == FileType::DIR && new.file_type() == FileType::DIR;
-    if !both_dirs && existing.stays(crate::lookup::inode(tx, place)?.mtime, new.mtime) {
-        return Ok(Clash::Stay(place));
+    let (new_type, mut old_type, mut file) = (new.file_type(), old.file_type, there);
+    if old_type == FileType::SYMLINK && new_type == FileType::REG_FILE && existing.follows_symlinks() {
+        match file_beneath(tx, top, path)? {
+            Ok(found) if found.tree == dir.tree => (old_type, file) = (FileType::REG_FILE, found),
+            Ok(_) => return Ok(Clash::Refuse(SymlinkFault::LeadsOut.to_string())),
+            Err(fault) => return Ok(Clash::Refuse(fault.to_string())),
+        }
     }
-    if let Some(reason) = protected(tx, place, name, old.file_type != FileType::DIR)? {
+    let both_dirs = old_type == FileType::DIR && new_type == FileType::DIR;
+    if !both_dirs && existing.stays(crate::lookup::inode(tx, file)?.mtime, new.mtime) {
+        return Ok(Clash::Stay(file));
+    }
+    if let Some(reason) = protected(tx, file, name, old_type != FileType::DIR)? {
         return Ok(Clash::Refuse(reason));
     }
-    let new = new.file_type();
-    Ok(match (old.file_type == FileType::DIR, new == FileType::DIR) {
-        (true, true) => Clash::Merge(place),
+    Ok(match (old_type == FileType::DIR, new_type == FileType::DIR) {
+        (true, true) => Clash::Merge(there),
         (true, false) => Clash::Refuse("cannot overwrite a directory with something else".to_owned()),
         (false, true) => Clash::Refuse("cannot overwrite something else with a directory".to_owned()),
-        (false, false) if old.file_type == FileType::REG_FILE && new == FileType::REG_FILE => {
-            Clash::Replace(place)
+        (false, false) if old_type == FileType::REG_FILE && new_type == FileType::REG_FILE => {
+            Clash::Replace { file, there }
         }
-        (false, false) => Clash::GiveWay(place),
+        (false, false) => Clash::GiveWay(there),
     })
 }
 
@@ -75,23 +82,28 @@ fn protected(tx: &Transaction<'_>, place: Place, name: &[u8], removing: bool) ->
 }
 
 impl Walker<'_> {
-    /// An entry that goes into a directory that exists and may have its name.
+    /// An entry that goes into a directory that exists and may have its name there.
     pub(super) fn merge_entry(
         &mut self,
-        parent: &Node,
+        (parent, there): (Place, &[u8]),
         dir: &Arc<SourceDir>,
         name: CString,
         mut stat: Stat,
         inherited: &Inherited,
         tx: &mut Transaction<'_>,
     ) -> Result<()> {
-        let place = Place { tree: self.tree, ino: parent.ino };
         let file_type = stat.attributes.file_type();
-        let clash = clash(tx, place, name.as_bytes(), &stat.attributes, self.options.existing)?;
+        let clash = clash(
+            tx,
+            (parent, there),
+            (self.top, &dir.join(there)),
+            &stat.attributes,
+            self.options.existing,
+        )?;
         let link = match &clash {
             Clash::Merge(_) | Clash::Refuse(_) => None,
             Clash::Stay(_) if self.options.existing == Existing::Keep => return Ok(()),
-            Clash::Nothing | Clash::Replace(_) | Clash::GiveWay(_) | Clash::Stay(_) => {
+            Clash::Nothing | Clash::Replace { .. } | Clash::GiveWay(_) | Clash::Stay(_) => {
                 match self.link_of(&stat) {
                     Some(Err(reason)) => {
                         self.fail(&dir.join(name.as_bytes()), &reason);
@@ -131,37 +143,47 @@ impl Walker<'_> {
                 self.note_link(&stat, old.ino, nlink);
                 return Ok(());
             }
-            Clash::Replace(old) if link.is_none() && self.keeps_inode(old, tx)? => {
-                self.note_link(&stat, old.ino, 1);
-                return self.start_replacing(old, dir.clone(), name, stat, tx);
+            Clash::Replace { file, .. } if link.is_none() && self.writes_into(file, tx)? => {
+                self.note_link(&stat, file.ino, 1);
+                return self.start_replacing(file, dir.clone(), name, stat, tx);
             }
-            Clash::Stay(old) | Clash::Replace(old) | Clash::GiveWay(old) => {
-                if let Some(reason) = protected(tx, old, name.as_bytes(), true)? {
+            // It is that name already.
+            Clash::Stay(old) | Clash::Replace { file: old, .. } | Clash::GiveWay(old)
+                if link == Some(old.ino) =>
+            {
+                return Ok(());
+            }
+            Clash::Stay(old) | Clash::Replace { there: old, .. } | Clash::GiveWay(old) => {
+                if let Some(reason) = protected(tx, old, there, true)? {
                     self.fail(&dir.join(name.as_bytes()), &reason);
                     return Ok(());
                 }
-                names::unlink(tx, place, name.as_bytes(), old)?;
+                names::unlink(tx, parent, there, old)?;
             }
         }
         let ino = link.unwrap_or_else(|| self.take_ino());
         let location = Key::new(ino, KeyType::INODE_ITEM, 0);
-        let index = names::add_entry(tx, place, name.as_bytes(), location, file_type)?;
+        let index = names::add_entry(tx, parent, there, location, file_type)?;
         if link.is_some() {
-            self.extra_links.push(ExtraLink { ino, parent: parent.ino, index, name: name.into_bytes() });
+            self.note_copied(&dir.join(name.as_bytes()));
+            self.extra_links.push(ExtraLink { ino, parent: parent.ino, index, name: there.to_vec() });
         } else {
+            if name.as_bytes() != there {
+                self.renamed.insert(ino, there.to_vec());
+            }
             self.enqueue(parent.ino, index, dir, name, stat, ino, inherited, tx);
         }
         Ok(())
     }
 
-    /// Whether a regular file that gets new contents stays the inode that it is. Where links are kept, cp(1) makes a new
-    /// one in the place of one that has other names: those keep their contents.
-    pub(super) fn keeps_inode(&self, existing: Place, tx: &Transaction<'_>) -> Result<bool> {
-        Ok(!self.options.preserve.links || crate::lookup::inode(tx, existing)?.nlink.get() < 2)
+    /// As [`Preserve::writes_into`](crate::Preserve) says of what is there.
+    fn writes_into(&self, existing: Place, tx: &Transaction<'_>) -> Result<bool> {
+        let nlink = crate::lookup::inode(tx, existing)?.nlink.get();
+        Ok(self.options.preserve.writes_into(nlink, self.options.existing))
     }
 
     /// A regular file whose contents go into one that exists.
-    pub(super) fn start_replacing(
+    fn start_replacing(
         &mut self,
         existing: Place,
         dir: Arc<SourceDir>,
@@ -195,7 +217,7 @@ impl Walker<'_> {
         xattrs: &SourceXattrs,
         tx: &Transaction<'_>,
     ) {
-        if !self.options.preserve.owner {
+        if !self.options.preserve.changes_existing() {
             return;
         }
         if let Ok(stat) = host::stat(source, c"") {

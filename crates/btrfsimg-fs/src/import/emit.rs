@@ -11,14 +11,14 @@ use super::xattrs::{KeptXattrs, SourceXattrs};
 use super::{Failure, Importer, Pending, Report, own_property};
 use crate::error::{Error, Result};
 use crate::lookup::Place;
+use crate::posix_acl::{ACCESS_XATTR, DEFAULT_XATTR};
 use crate::txn::ItemBatch;
 use crate::write::create::push_symlink;
 use crate::write::data::{Placement, place, push_extents, push_hole};
 use crate::write::encode::{EncodedData, EncodedExtent};
 use crate::write::inode::{COMPRESSION_XATTR, borrowed, push_inode, push_xattrs};
 use crate::write::names;
-use crate::write::posix_acl::is_acl;
-use crate::write::xattr::{feature_of, set_property_as_stored, set_xattr};
+use crate::write::xattr::{feature_of, remove_xattr, set_property_as_stored, set_xattr};
 
 /// Bytes of items that are gathered before they go into the tree.
 const ITEMS_BYTES: usize = 128 << 10;
@@ -238,7 +238,7 @@ impl Importer<'_, '_> {
             self.tx.set_incompat(feature_of(algorithm));
         }
         let mut kept = KeptXattrs { property, others: borrowed(&node.acls).collect() };
-        kept.others.extend(self.plain_xattrs(xattrs));
+        kept.others.extend(xattrs.but_property());
         for (name, value) in kept.drop_too_large(self.tx.nodesize() as usize) {
             let reason =
                 format!("xattr {} of {} bytes is too large", String::from_utf8_lossy(name), value.len());
@@ -247,16 +247,6 @@ impl Importer<'_, '_> {
         let mut attributes = node.stat.attributes.clone();
         attributes.flags = flags;
         (attributes.inode_item(self.tx.transid(), size, nbytes), kept)
-    }
-
-    /// The source's xattrs that come along as they are: all but the property; and ACLs, as they are permissions, where the
-    /// owner comes along, as without that the mode is not the source's either (cp(1) leaves them to --preserve=mode).
-    fn plain_xattrs<'x>(
-        &self,
-        xattrs: &'x SourceXattrs,
-    ) -> impl Iterator<Item = (&'x [u8], &'x [u8])> + use<'x> {
-        let takes_acls = self.options.preserve.owner;
-        xattrs.iter().filter(move |(name, _)| *name != COMPRESSION_XATTR && (takes_acls || !is_acl(name)))
     }
 
     fn push_first_items(&mut self, node: &Node, inode: &InodeItem, kept: &KeptXattrs<'_>) {
@@ -272,7 +262,7 @@ impl Importer<'_, '_> {
         inode: &InodeItem,
         kept: &KeptXattrs<'_>,
     ) {
-        let name = self.names.get(&node.ino).map_or(node.name.as_bytes(), Vec::as_slice);
+        let name = self.walker.renamed.get(&node.ino).map_or(node.name.as_bytes(), Vec::as_slice);
         push_inode(items, node.ino, inode, node.parent, node.index, name);
         push_xattrs(items, node.ino, self.tx.transid(), kept.iter());
     }
@@ -357,29 +347,39 @@ impl Importer<'_, '_> {
         self.flush_items()?;
         let place = Place { tree: self.tree, ino: node.ino };
         crate::write::contents::drop_range(self.tx, place, 0..u64::MAX)?;
-        crate::write::xattr::remove_xattr(self.tx, place, crate::write::setxattr::CAPABILITY_XATTR)?;
-        if let Some(value) = xattrs.get(COMPRESSION_XATTR) {
-            set_property_as_stored(self.tx, place, value)?;
-        }
-        let mut sorted: Vec<_> = self.plain_xattrs(xattrs).collect();
-        sorted.sort_unstable();
-        for (name, value) in sorted {
-            match set_xattr(self.tx, place, name, value) {
-                Err(Error::Invalid(reason)) => self.walker.fail(&node.relative(), &reason),
-                set => set?,
-            }
-        }
+        remove_xattr(self.tx, place, crate::write::setxattr::CAPABILITY_XATTR)?;
+        self.put_xattrs(place, &node.relative(), xattrs)?;
         let mut inode = crate::lookup::inode(self.tx, place)?;
         let from = &node.stat.attributes;
         inode.size = size.into();
         inode.transid = self.tx.transid().into();
         inode.sequence = inode.sequence.get().wrapping_add(1).into();
         (inode.mtime, inode.ctime) = (from.mtime, self.tx.now());
-        if self.options.preserve.owner {
-            (inode.uid, inode.gid, inode.mode) = (from.uid.into(), from.gid.into(), from.mode.into());
+        if self.options.preserve.times {
             (inode.atime, inode.ctime) = (from.atime, from.ctime);
         }
+        self.options.preserve.put_access(&mut inode, (from.mode, from.uid, from.gid));
         Ok(inode)
+    }
+
+    /// Gives what was there the source's xattrs. Those that no leaf holds are failures.
+    pub(super) fn put_xattrs(&mut self, place: Place, relative: &[u8], xattrs: &SourceXattrs) -> Result<()> {
+        if self.options.preserve.mode {
+            for acl in [ACCESS_XATTR, DEFAULT_XATTR] {
+                remove_xattr(self.tx, place, acl)?;
+            }
+        }
+        for (name, value) in xattrs.sorted() {
+            let set = match name == COMPRESSION_XATTR {
+                true => set_property_as_stored(self.tx, place, value),
+                false => set_xattr(self.tx, place, name, value),
+            };
+            match set {
+                Err(Error::Invalid(reason)) => self.walker.fail(relative, &reason),
+                set => set?,
+            }
+        }
+        Ok(())
     }
 
     fn fail_short(&mut self, node: &Node, size: u64) {
@@ -412,6 +412,9 @@ impl Importer<'_, '_> {
         for (ino, count) in counts {
             self.raise_link_count(ino, count)?;
         }
+        if !lost.is_empty() {
+            self.walker.forget_links(&lost);
+        }
         // One that was there stays as it was.
         for node in std::mem::take(&mut self.lost).iter().filter(|node| node.role == Role::New) {
             self.remove_lost(node)?;
@@ -437,7 +440,8 @@ impl Importer<'_, '_> {
     /// Takes the name of a file that could not be read out of its directory, whose times stay the source's.
     fn remove_lost(&mut self, node: &Node) -> Result<()> {
         let dir = Place { tree: self.tree, ino: node.parent };
-        let name = self.names.get(&node.ino).cloned().unwrap_or_else(|| node.name.as_bytes().to_vec());
+        let name =
+            self.walker.renamed.get(&node.ino).cloned().unwrap_or_else(|| node.name.as_bytes().to_vec());
         let before = crate::lookup::inode(self.tx, dir)?;
         names::remove_entry(self.tx, dir, &name, node.index)?;
         names::drop_inode(self.tx, Place { tree: self.tree, ino: node.ino })?;

@@ -18,12 +18,6 @@ const UNSIZED_MAX: usize = 64 << 20;
 /// Bytes of such a file that are read at a time: most are empty.
 const UNSIZED_PIECE: usize = 4 << 10;
 
-/// How many files this process may have open.
-pub(super) fn open_files_limit() -> usize {
-    let soft = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    soft.and_then(|n| usize::try_from(n).ok()).unwrap_or(1024)
-}
-
 /// A directory of the source, by its path from the top.
 #[derive(Debug)]
 pub(super) struct SourceDir {

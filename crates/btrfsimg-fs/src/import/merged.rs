@@ -2,31 +2,22 @@
 
 use super::Importer;
 use super::walk::Merged;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::lookup::Place;
-use crate::write::inode::COMPRESSION_XATTR;
 use crate::write::names::update_inode;
-use crate::write::xattr::{set_property_as_stored, set_xattr};
 
 impl Importer<'_, '_> {
     /// Sets them, behind all that is put into the directories. xattrs that no leaf holds are failures.
     pub(super) fn settle_merged(&mut self) -> Result<()> {
-        for Merged { relative, ino, attributes, xattrs } in std::mem::take(&mut self.walker.merged) {
+        let preserve = self.options.preserve;
+        for Merged { relative, ino, attributes: from, xattrs } in std::mem::take(&mut self.walker.merged) {
             let place = Place { tree: self.tree, ino };
-            for (name, value) in xattrs.sorted() {
-                let set = match name == COMPRESSION_XATTR {
-                    true => set_property_as_stored(self.tx, place, value),
-                    false => set_xattr(self.tx, place, name, value),
-                };
-                match set {
-                    Err(Error::Invalid(reason)) => self.walker.fail(&relative, &reason),
-                    set => set?,
-                }
-            }
+            self.put_xattrs(place, &relative, &xattrs)?;
             update_inode(self.tx, place, |inode| {
-                let a = &attributes;
-                (inode.uid, inode.gid, inode.mode) = (a.uid.into(), a.gid.into(), a.mode.into());
-                (inode.atime, inode.mtime) = (a.atime, a.mtime);
+                preserve.put_access(inode, (from.mode, from.uid, from.gid));
+                if preserve.times {
+                    (inode.atime, inode.mtime) = (from.atime, from.mtime);
+                }
             })?;
         }
         Ok(())

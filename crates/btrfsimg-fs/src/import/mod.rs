@@ -7,6 +7,7 @@
 mod clash;
 mod emit;
 mod host;
+mod links;
 mod listing;
 mod merged;
 mod options;
@@ -22,13 +23,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use btrfsimg_compress::{Decision, Property, WorkspacePool};
-use btrfsimg_ondisk::{FileType, inode_flags};
+use btrfsimg_ondisk::inode_flags;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-pub use options::{Failure, Options, Preserve, Report, Sparse};
+pub use links::Links;
+pub use options::{Failure, Options, Report, Sparse};
 
 use crate::error::{Error, Result};
-use crate::lookup::{Place, find_entry, highest_inode};
+use crate::lookup::{Place, highest_inode};
 use crate::txn::{ItemBatch, Transaction};
 use crate::write::encode::{CompressionPolicy, Format};
 use crate::write::inode::{COMPRESSION_XATTR, Inherited};
@@ -56,7 +58,8 @@ pub enum Target {
     Into(Place),
 }
 
-/// Imports the entries of the host directory `source` into `target`.
+/// Imports the entries of the host directory `source` into `target`. Names of inodes that are in `links` become names of
+/// their copies, where links are kept.
 ///
 /// What cannot be read is in the report, and the rest is in the image.
 ///
@@ -67,6 +70,7 @@ pub fn import_tree(
     source: &Path,
     target: Target,
     options: &Options<'_>,
+    links: &mut Links,
 ) -> Result<Report> {
     let name = source.display().to_string();
     let (place, role) = match target {
@@ -76,24 +80,23 @@ pub fn import_tree(
     let source = Source::open(source.to_owned()).map_err(Error::io(&name))?;
     let inherited = if role == Role::Merge { inherited_from(tx, place)? } else { Inherited::default() };
     let next_ino = highest_inode(tx, place.tree)? + 1;
-    let mut walker = Walker::new(source, options, place.tree, next_ino);
-    walker.start(place.ino, role, inherited, tx).map_err(Error::io(&name))?;
-    run(tx, walker, place.tree, options)
+    let mut walker = Walker::new(source, options, links, place, next_ino);
+    walker.start(role, inherited, tx).map_err(Error::io(&name))?;
+    run(tx, walker, options)
 }
 
 /// Imports the one entry `source` of the host, a directory with all below it or anything else, into the directory
-/// `dir` as `name`. A regular file over a regular file gives that new contents, or takes its place where links are
-/// kept and that has more names, as cp(1) does; nothing else may be there.
+/// `dir` as `name`. What has that name there gets its contents, gives way or stays as it would within a tree.
 ///
 /// # Errors
-/// As [`import_tree`]; `Exists`.
+/// As [`import_tree`].
 pub fn import_entry(
     tx: &mut Transaction<'_>,
     source: &Path,
-    dir: Place,
-    name: &[u8],
+    (dir, name): (Place, &[u8]),
     follow: bool,
     options: &Options<'_>,
+    links: &mut Links,
 ) -> Result<Report> {
     let shown = source.display().to_string();
     let resolved =
@@ -102,40 +105,18 @@ pub fn import_entry(
         split_path(&resolved).ok_or_else(|| Error::Invalid(format!("{shown}: has no name")))?;
     let opened = Source::open(parent).map_err(Error::io(&shown))?;
     let next_ino = highest_inode(tx, dir.tree)? + 1;
-    let mut walker = Walker::new(opened, options, dir.tree, next_ino);
-    let top = walk_top(&walker).map_err(Error::io(&shown))?;
-    let mut stat = host::stat(top.1.as_fd(), &file).map_err(Error::io(&shown))?;
-    walker.settle_attributes(&mut stat.attributes, tx);
-    let is_file = stat.attributes.file_type() == FileType::REG_FILE;
-    if let Some(old) = find_entry(tx, dir, name)?.filter(|e| is_file && e.file_type == FileType::REG_FILE) {
-        let old = Place { tree: dir.tree, ino: old.location.objectid };
-        if walker.keeps_inode(old, tx)? {
-            walker.start_replacing(old, top.0, file, stat, tx)?;
-            return run(tx, walker, dir.tree, options);
-        }
-        crate::write::names::unlink(tx, dir, name, old)?;
-    }
+    let mut walker = Walker::new(opened, options, links, dir, next_ino);
+    let (top, fd) = walk_top(&walker).map_err(Error::io(&shown))?;
+    let stat = host::stat(fd.as_fd(), &file).map_err(Error::io(&shown))?;
     let mut inherited = inherited_from(tx, dir)?;
     inherited.group = inherited.group.filter(|_| !options.preserve.owner);
-    inherited.default_acl = inherited.default_acl.filter(|_| !options.preserve.owner);
-    let acls = stat.attributes.inherit_access(&inherited);
-    let property = stat.attributes.inherit(&inherited);
-    let ino = walker.take_ino();
-    let location = btrfsimg_ondisk::Key::new(ino, btrfsimg_ondisk::KeyType::INODE_ITEM, 0);
-    let index = crate::write::names::add_entry(tx, dir, name, location, stat.attributes.file_type())?;
-    walker.start_with(Node {
-        dir: top.0,
-        name: file,
-        stat,
-        ino,
-        parent: dir.ino,
-        index,
-        role: Role::New,
-        property,
-        acls,
-        default_acl: inherited.default_acl,
-    });
-    run_named(tx, walker, dir.tree, options, HashMap::from([(ino, name.to_vec())]))
+    inherited.default_acl = inherited.default_acl.filter(|_| !options.preserve.mode);
+    walker.merge_entry((dir, name), &top, file, stat, &inherited, tx)?;
+    let mut report = run(tx, walker, options)?;
+    for copied in &mut report.copied {
+        *copied = copied.components().skip(1).collect();
+    }
+    Ok(report)
 }
 
 fn walk_top(walker: &Walker<'_>) -> std::io::Result<(Arc<host::SourceDir>, std::os::fd::OwnedFd)> {
@@ -177,17 +158,7 @@ fn own_property(flags: u64, inherited: Option<&Property>, xattrs: &SourceXattrs)
     (rest | flag, Some(own))
 }
 
-fn run(tx: &mut Transaction<'_>, walker: Walker<'_>, tree: u64, options: &Options<'_>) -> Result<Report> {
-    run_named(tx, walker, tree, options, HashMap::new())
-}
-
-fn run_named(
-    tx: &mut Transaction<'_>,
-    walker: Walker<'_>,
-    tree: u64,
-    options: &Options<'_>,
-    names: HashMap<u64, Vec<u8>>,
-) -> Result<Report> {
+fn run(tx: &mut Transaction<'_>, walker: Walker<'_>, options: &Options<'_>) -> Result<Report> {
     let pool = WorkspacePool::new(options.workers);
     let format = Format::of(tx);
     let shared = Shared { pool: &pool, format, sparse: options.sparse, policy: &options.compression };
@@ -205,17 +176,16 @@ fn run_named(
         drop((job_queue, results));
         let mut importer = Importer {
             tx,
-            tree,
+            tree: walker.top.tree,
             walker,
             options,
-            names,
             items: ItemBatch::new(),
             placed,
             pending: VecDeque::new(),
             arrived: HashMap::new(),
             next_job: 0,
             limit,
-            open_files: host::open_files_limit() / 2,
+            open_files: crate::open_files::limit() / 2,
             large: None,
             walked: false,
             lost: Vec::new(),
@@ -283,8 +253,6 @@ struct Importer<'i, 'v> {
     tree: u64,
     walker: Walker<'i>,
     options: &'i Options<'i>,
-    /// Names in the image that differ from the source's, by inode.
-    names: HashMap<u64, Vec<u8>>,
     items: ItemBatch,
     /// Takes buffers back to the workers.
     placed: Sender<crate::write::encode::EncodedData>,
@@ -400,8 +368,7 @@ impl Importer<'_, '_> {
             name: node.name.clone(),
             size: node.stat.size,
             may_have_holes: node.stat.allocated < node.stat.size,
-            want_xattrs: self.options.preserve.xattrs,
-            want_flags: self.options.preserve.flags,
+            preserve: self.options.preserve,
             flags: node.stat.attributes.flags,
             property: node.property.clone(),
         })
@@ -410,10 +377,7 @@ impl Importer<'_, '_> {
     fn start_large(&mut self, mut node: Node) -> Result<()> {
         let dir = self.walker.dir_of(&node);
         let opened = dir.and_then(|dir| host::open_file(dir.as_fd(), &node.name)).and_then(|file| {
-            let mut xattrs = SourceXattrs::default();
-            if self.options.preserve.xattrs {
-                xattrs = SourceXattrs::of(file.as_fd())?;
-            }
+            let xattrs = SourceXattrs::of(file.as_fd(), &self.options.preserve)?;
             if self.options.preserve.flags {
                 node.stat.attributes.flags |= host::flags_of(file.as_fd(), false);
             }

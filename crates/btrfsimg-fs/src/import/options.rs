@@ -7,30 +7,8 @@ use btrfsimg_compress::PoolStats;
 use btrfsimg_ondisk::Timespec;
 
 use crate::existing::Existing;
+use crate::preserve::Preserve;
 use crate::write::encode::CompressionPolicy;
-
-/// Which attributes of the source come along. Type, permission bits and contents always do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Preserve {
-    /// Owner and group; else 0:0.
-    pub owner: bool,
-    /// The times; else now.
-    pub times: bool,
-    /// xattrs.
-    pub xattrs: bool,
-    /// Hard links; else each name is a file of its own.
-    pub links: bool,
-    /// What chattr(1) sets.
-    pub flags: bool,
-}
-
-impl Preserve {
-    /// All of them.
-    pub const ALL: Preserve = Preserve { owner: true, times: true, xattrs: true, links: true, flags: true };
-    /// None of them.
-    pub const NONE: Preserve =
-        Preserve { owner: false, times: false, xattrs: false, links: false, flags: false };
-}
 
 /// Where holes come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -47,7 +25,7 @@ pub enum Sparse {
 /// How a tree is imported.
 #[derive(Clone)]
 pub struct Options<'a> {
-    /// Which attributes come along.
+    /// What comes along with type and contents. Permission bits of what is new always do.
     pub preserve: Preserve,
     /// Which compression is used.
     pub compression: CompressionPolicy,
@@ -93,7 +71,7 @@ pub struct Report {
     pub bytes_stored: u64,
     /// The workspaces of the compression.
     pub workspaces: PoolStats,
-    /// Paths of the source of all that went in, if they are wanted.
+    /// Paths below the source, empty for itself, of all that went in, if they are wanted.
     pub copied: Vec<PathBuf>,
     /// What went wrong; the rest is in.
     pub failures: Vec<Failure>,

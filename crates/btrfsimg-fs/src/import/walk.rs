@@ -9,16 +9,18 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use btrfsimg_ondisk::{FileType, LINK_MAX, max_symlink_len};
+use btrfsimg_ondisk::{FileType, max_symlink_len};
 
 use super::host::{self, Source, SourceDir, Stat};
+use super::links::Links;
 use super::listing::Listing;
 use super::options::{Failure, Options};
 use super::xattrs::SourceXattrs;
 use crate::error::Result;
+use crate::lookup::Place;
+use crate::posix_acl::Acl;
 use crate::txn::Transaction;
 use crate::write::inode::{Attributes, Inherited, Xattr};
-use crate::write::posix_acl::Acl;
 
 /// What becomes of a source entry in the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,11 +98,13 @@ pub(super) struct Merged {
 pub(super) struct Walker<'o> {
     pub(super) source: Source,
     pub(super) options: &'o Options<'o>,
-    pub(super) tree: u64,
+    /// The directory of the image that all of it goes to, at its top or below.
+    pub(super) top: Place,
     pub(super) queue: VecDeque<Node>,
     next_ino: u64,
-    /// Inode numbers of files with several names, and how many names those have in the image.
-    links: HashMap<((u32, u32), u64), (u64, u32)>,
+    links: &'o mut Links,
+    /// Names in the image that differ from the source's, by inode.
+    pub(super) renamed: HashMap<u64, Vec<u8>>,
     pub(super) extra_links: Vec<ExtraLink>,
     pub(super) failures: Vec<Failure>,
     pub(super) copied: Vec<PathBuf>,
@@ -110,14 +114,21 @@ pub(super) struct Walker<'o> {
 }
 
 impl<'o> Walker<'o> {
-    pub(super) fn new(source: Source, options: &'o Options<'o>, tree: u64, next_ino: u64) -> Walker<'o> {
+    pub(super) fn new(
+        source: Source,
+        options: &'o Options<'o>,
+        links: &'o mut Links,
+        top: Place,
+        next_ino: u64,
+    ) -> Walker<'o> {
         Walker {
             source,
             options,
-            tree,
+            top,
             queue: VecDeque::new(),
             next_ino,
-            links: HashMap::new(),
+            links,
+            renamed: HashMap::new(),
             extra_links: Vec::new(),
             failures: Vec::new(),
             copied: Vec::new(),
@@ -126,14 +137,8 @@ impl<'o> Walker<'o> {
         }
     }
 
-    /// Starts at the top, whose entries go into the directory `ino`.
-    pub(super) fn start(
-        &mut self,
-        ino: u64,
-        role: Role,
-        inherited: Inherited,
-        tx: &Transaction<'_>,
-    ) -> io::Result<()> {
+    /// Starts at the top, whose entries go into the directory of the image.
+    pub(super) fn start(&mut self, role: Role, inherited: Inherited, tx: &Transaction<'_>) -> io::Result<()> {
         let dir = Arc::new(SourceDir { relative: Vec::new() });
         let fd = self.source.open_dir(&dir)?;
         let mut stat = host::stat(fd.as_fd(), c"")?;
@@ -146,8 +151,8 @@ impl<'o> Walker<'o> {
             dir,
             name: CString::default(),
             stat,
-            ino,
-            parent: ino,
+            ino: self.top.ino,
+            parent: self.top.ino,
             index: 0,
             role,
             property: inherited.property,
@@ -156,11 +161,6 @@ impl<'o> Walker<'o> {
         };
         self.queue.push_back(node);
         Ok(())
-    }
-
-    /// Starts at single entries of the top, which go into the directory `parent` as new names.
-    pub(super) fn start_with(&mut self, node: Node) {
-        self.queue.push_back(node);
     }
 
     /// A new inode's number.
@@ -183,8 +183,8 @@ impl<'o> Walker<'o> {
             };
             match ready {
                 Ok(ready) => {
-                    if self.options.list && node.role != Role::Merge {
-                        self.copied.push(self.path_of(&node.relative()));
+                    if node.role != Role::Merge {
+                        self.note_copied(&node.relative());
                     }
                     return Ok(Some(ready));
                 }
@@ -218,11 +218,8 @@ impl<'o> Walker<'o> {
 
     /// Reads what an entry is, but for a file's contents. The inner error is the source's.
     fn read(&mut self, node: Node, fd: Arc<OwnedFd>, tx: &mut Transaction<'_>) -> Result<io::Result<Ready>> {
-        let wants_xattrs = self.options.preserve.xattrs;
-        let entry_xattrs = |node: &Node| match wants_xattrs {
-            true => SourceXattrs::of_entry(fd.as_fd(), &node.name),
-            false => Ok(SourceXattrs::default()),
-        };
+        let preserve = &self.options.preserve;
+        let entry_xattrs = |node: &Node| SourceXattrs::of_entry(fd.as_fd(), &node.name, preserve);
         Ok(match node.stat.attributes.file_type() {
             FileType::REG_FILE => Ok(Ready::File(node)),
             FileType::DIR => return self.read_directory(node, &fd, tx),
@@ -248,10 +245,7 @@ impl<'o> Walker<'o> {
         // What a copy of its own finds when it is made: a directory gets flags and property of the source last.
         let inherited = self.inherited(&node);
         let opened = fd.and_then(|fd| {
-            let mut xattrs = SourceXattrs::default();
-            if self.options.preserve.xattrs {
-                xattrs = SourceXattrs::of(fd.as_fd())?;
-            }
+            let xattrs = SourceXattrs::of(fd.as_fd(), &self.options.preserve)?;
             if self.options.preserve.flags {
                 node.stat.attributes.flags |= host::flags_of(fd.as_fd(), true);
             }
@@ -282,7 +276,11 @@ impl<'o> Walker<'o> {
                 continue;
             }
             match node.role {
-                Role::Merge => self.merge_entry(&node, &dir, name, stat, &inherited, tx)?,
+                Role::Merge => {
+                    let there = Place { ino: node.ino, ..self.top };
+                    let entry = name.as_bytes().to_vec();
+                    self.merge_entry((there, &entry), &dir, name, stat, &inherited, tx)?;
+                }
                 Role::New | Role::Adopt | Role::Replace => {
                     self.list_entry(&node, &dir, name, stat, &inherited, &mut listing, tx)
                 }
@@ -306,7 +304,7 @@ impl<'o> Walker<'o> {
     fn inherited(&self, node: &Node) -> Inherited {
         let (flags, property) = (node.stat.attributes.flags, node.property.clone());
         let group = node.stat.attributes.group_for_entries().filter(|_| !self.options.preserve.owner);
-        let default_acl = node.default_acl.clone().filter(|_| !self.options.preserve.owner);
+        let default_acl = node.default_acl.clone().filter(|_| !self.options.preserve.mode);
         Inherited { flags, property, group, default_acl }
     }
 
@@ -345,6 +343,7 @@ impl<'o> Walker<'o> {
         match self.link_of(&stat) {
             Some(Err(reason)) => self.fail(&dir.join(name.as_bytes()), &reason),
             Some(Ok(ino)) => {
+                self.note_copied(&dir.join(name.as_bytes()));
                 listing.push(name.as_bytes(), ino, file_type);
                 self.extra_links.push(ExtraLink { ino, parent: parent.ino, index, name: name.into_bytes() });
             }
@@ -386,36 +385,29 @@ impl<'o> Walker<'o> {
         });
     }
 
-    /// Whether other names of an entry may be met, and are to be names of one inode.
-    fn has_links(&self, stat: &Stat) -> bool {
-        self.options.preserve.links && stat.nlink > 1 && stat.attributes.file_type() != FileType::DIR
-    }
-
     /// Notes that an entry is the inode `ino` in the image, which has `nlink` names there.
     pub(super) fn note_link(&mut self, stat: &Stat, ino: u64, nlink: u32) {
-        if self.has_links(stat) {
-            self.links.insert((stat.device, stat.ino), (ino, nlink));
+        if self.options.preserve.links {
+            self.links.note(stat, Place { ino, ..self.top }, nlink);
         }
     }
 
     /// The inode that an entry is another name of.
     pub(super) fn link_of(&mut self, stat: &Stat) -> Option<Result<u64, String>> {
-        if !self.has_links(stat) {
-            return None;
-        }
-        let (ino, names) = self.links.get_mut(&(stat.device, stat.ino))?;
-        if *names >= LINK_MAX {
-            return Some(Err(format!("too many hard links, at most {LINK_MAX}")));
-        }
-        *names += 1;
-        Some(Ok(*ino))
+        if self.options.preserve.links { self.links.take(stat, self.top.tree) } else { None }
     }
 
-    /// Owner and times by the options. Without the owner, setuid and setgid bits would give rights away.
+    /// Has no more names given to inodes that are not in the image after all.
+    pub(super) fn forget_links(&mut self, lost: &std::collections::HashSet<u64>) {
+        let tree = self.top.tree;
+        self.links.forget(|place| place.tree == tree && lost.contains(&place.ino));
+    }
+
+    /// Owner, mode and times by the options.
     pub(super) fn settle_attributes(&self, a: &mut Attributes, tx: &Transaction<'_>) {
+        a.mode &= self.options.preserve.mode_bits();
         if !self.options.preserve.owner {
             (a.uid, a.gid) = (0, 0);
-            a.mode &= !0o6000;
         }
         if !self.options.preserve.times {
             let now = tx.now();
@@ -425,6 +417,13 @@ impl<'o> Walker<'o> {
             let key = |t: &btrfsimg_ondisk::Timespec| (t.sec.get(), t.nsec.get());
             let mtime = if key(&a.mtime) > key(&clamp) { clamp } else { a.mtime };
             (a.atime, a.ctime, a.mtime, a.otime) = (mtime, mtime, mtime, mtime);
+        }
+    }
+
+    /// Notes that an entry goes into the image.
+    pub(super) fn note_copied(&mut self, relative: &[u8]) {
+        if self.options.list {
+            self.copied.push(std::ffi::OsStr::from_bytes(relative).into());
         }
     }
 

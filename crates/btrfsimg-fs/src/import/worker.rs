@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender};
 use super::host::{self, SourceFile};
 use super::options::Sparse;
 use super::xattrs::SourceXattrs;
+use crate::preserve::Preserve;
 use crate::write::encode::{EncodedData, EncodedExtent, Encoder, Format};
 
 /// Zero runs that become holes with [`Sparse::Always`] are whole blocks of this many bytes.
@@ -24,8 +25,7 @@ pub(super) struct SmallFile {
     /// What stat said.
     pub(super) size: u64,
     pub(super) may_have_holes: bool,
-    pub(super) want_xattrs: bool,
-    pub(super) want_flags: bool,
+    pub(super) preserve: Preserve,
     pub(super) flags: u64,
     pub(super) property: Option<btrfsimg_compress::Property>,
 }
@@ -97,11 +97,9 @@ struct Worker<'s, 'a> {
 impl Worker<'_, '_> {
     fn small_file(&mut self, job: &SmallFile, data: &mut EncodedData) -> io::Result<FileDone> {
         let file = SourceFile::new(host::open_file(job.dir.as_fd(), &job.name)?);
-        let (mut xattrs, mut flags) = (SourceXattrs::default(), job.flags);
-        if job.want_xattrs {
-            xattrs = SourceXattrs::of(file.as_fd())?;
-        }
-        if job.want_flags {
+        let xattrs = SourceXattrs::of(file.as_fd(), &job.preserve)?;
+        let mut flags = job.flags;
+        if job.preserve.flags {
             flags |= host::flags_of(file.as_fd(), false);
         }
         let decision = super::decision(self.shared.policy, flags, job.property.as_ref(), &xattrs);

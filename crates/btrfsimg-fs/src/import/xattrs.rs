@@ -9,6 +9,7 @@ use btrfsimg_compress::Property;
 use btrfsimg_ondisk::{DIR_ITEM_HEAD_LEN, max_item_size, name_hash};
 use rustix::io::Errno;
 
+use crate::preserve::Preserve;
 use crate::write::inode::{COMPRESSION_XATTR, xattr_fits};
 
 /// `u16` length of the name, `u32` length of the value.
@@ -26,28 +27,38 @@ pub(super) struct SourceXattrs {
 }
 
 impl SourceXattrs {
-    /// Every xattr of an open file or directory.
-    pub(super) fn of(file: BorrowedFd<'_>) -> io::Result<SourceXattrs> {
+    /// The xattrs of an open file or directory that come along.
+    pub(super) fn of(file: BorrowedFd<'_>, preserve: &Preserve) -> io::Result<SourceXattrs> {
         SourceXattrs::read(
+            preserve,
             |buf| rustix::fs::flistxattr(file, buf),
             |name, buf| rustix::fs::fgetxattr(file, name, buf),
         )
     }
 
-    /// Every xattr of an entry that cannot be opened: a symlink's own, a device's. By its path below /proc, so that
+    /// Those of an entry that cannot be opened: a symlink's own, a device's. By its path below /proc, so that
     /// the directory is the one that is open.
-    pub(super) fn of_entry(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<SourceXattrs> {
+    pub(super) fn of_entry(
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+        preserve: &Preserve,
+    ) -> io::Result<SourceXattrs> {
         let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name.to_bytes()].concat();
         SourceXattrs::read(
+            preserve,
             |buf| rustix::fs::llistxattr(path.as_slice(), buf),
             |name, buf| rustix::fs::lgetxattr(path.as_slice(), name, buf),
         )
     }
 
     fn read(
+        preserve: &Preserve,
         list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
         value: impl Fn(&CStr, &mut [u8]) -> rustix::io::Result<usize>,
     ) -> io::Result<SourceXattrs> {
+        if !preserve.takes_xattrs() {
+            return Ok(SourceXattrs::default());
+        }
         let mut buf = [0; 1024];
         let mut long = Vec::new();
         let names = match list(&mut buf) {
@@ -62,7 +73,7 @@ impl SourceXattrs {
         };
         let names = names.split_inclusive(|b| *b == 0).filter_map(|n| CStr::from_bytes_with_nul(n).ok());
         let mut bytes = Vec::with_capacity(1024);
-        for name in names {
+        for name in names.filter(|name| preserve.takes_xattr(name.to_bytes())) {
             let start = bytes.len();
             bytes.extend_from_slice(&[0; HEAD]);
             bytes.extend_from_slice(name.to_bytes());
@@ -100,6 +111,11 @@ impl SourceXattrs {
             rest = tail;
             Some((name, value))
         })
+    }
+
+    /// All but the compression property.
+    pub(super) fn but_property(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.iter().filter(|(name, _)| *name != COMPRESSION_XATTR)
     }
 
     /// By name: where the order in which they are set is seen in the image.
@@ -174,6 +190,7 @@ mod tests {
             None => Err(Errno::RANGE),
         };
         let read = SourceXattrs::read(
+            &Preserve::ALL,
             |buf| copy(&list, buf),
             |name, buf| match name {
                 name if name == c"user.gone" => Err(Errno::NODATA),
@@ -190,9 +207,9 @@ mod tests {
     #[test]
     fn a_source_without_xattrs_takes_no_memory() {
         for list in [Ok(0), Err(Errno::NOTSUP)] {
-            let read = SourceXattrs::read(|_| list, |_, _| Err(Errno::IO)).unwrap();
+            let read = SourceXattrs::read(&Preserve::ALL, |_| list, |_, _| Err(Errno::IO)).unwrap();
             assert_eq!(read.bytes.capacity(), 0);
         }
-        assert!(SourceXattrs::read(|_| Err(Errno::IO), |_, _| Ok(0)).is_err());
+        assert!(SourceXattrs::read(&Preserve::ALL, |_| Err(Errno::IO), |_, _| Ok(0)).is_err());
     }
 }

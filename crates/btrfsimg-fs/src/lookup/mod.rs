@@ -22,6 +22,7 @@ pub use data::{Contents, Owner, Scratch, read_segment};
 pub use dir::{Entry, check_name, entries, entries_by_hash, find_entry, next_dir_index, target};
 pub use file::{FILE_SIZE_MAX, check_size, file_extents, symlink_target, xattr, xattrs};
 pub use losses::{Loss, Losses};
+pub(crate) use path::file_beneath;
 pub use path::{SYMLINKS_MAX, resolve, resolve_parent, stand_in_above};
 pub use segments::{Segment, SegmentKind, Segments};
 pub use subvolume::{

@@ -2,8 +2,9 @@
 
 use btrfsimg_ondisk::FileType;
 
-use super::{Items, Place, check_name, find_entry, inode, symlink_target, target};
+use super::{Items, Place, check_name, find_entry, inode, lookup_inode, symlink_target, target};
 use crate::error::{Error, Result};
+use crate::existing::SymlinkFault;
 
 /// Symlinks that one path may lead through, as in Linux.
 pub const SYMLINKS_MAX: usize = 40;
@@ -24,6 +25,30 @@ pub fn resolve(items: &impl Items, start: Place, path: &[u8], follow_last: bool)
         return Err(Error::NotDirectory(walk.shown()));
     }
     Ok(walk.at().0)
+}
+
+/// The regular file that a copy to `path`, at which a symlink stands, writes to: seen from `top`, which no part of the way
+/// leaves.
+///
+/// # Errors
+/// As [`resolve`] but for what is a [`SymlinkFault`].
+pub(crate) fn file_beneath(
+    items: &impl Items,
+    top: Place,
+    path: &[u8],
+) -> Result<Result<Place, SymlinkFault>> {
+    let mut walk = Walk { stays_beneath: true, ..Walk::new(top, path) };
+    while let Some(name) = walk.pending.pop() {
+        match walk.step(items, &name, true) {
+            Ok(()) => {}
+            Err(Error::NotFound(_) | Error::NotDirectory(_)) => return Ok(Err(SymlinkFault::Dangling)),
+            Err(Error::Invalid(_)) if walk.symlinks > SYMLINKS_MAX => return Ok(Err(SymlinkFault::Dangling)),
+            Err(Error::Invalid(_)) => return Ok(Err(SymlinkFault::LeadsOut)),
+            Err(error) => return Err(error),
+        }
+    }
+    let (place, file_type) = walk.at();
+    Ok(if file_type == FileType::REG_FILE { Ok(place) } else { Err(SymlinkFault::NoFile) })
 }
 
 /// The directory that holds, or would hold, what `path` names, and the name in it.
@@ -98,6 +123,8 @@ struct Walk<'p> {
     /// From below `start` down to where the walk is.
     above: Vec<Step>,
     symlinks: usize,
+    /// What leads above `start`, or is absolute, is an error, and so is a name of what has no inode (yet).
+    stays_beneath: bool,
 }
 
 /// An inode on the way, and the name by which it was met.
@@ -109,8 +136,14 @@ struct Step {
 
 impl<'p> Walk<'p> {
     fn new(start: Place, path: &'p [u8]) -> Walk<'p> {
-        let mut walk =
-            Walk { path, start: (start, FileType::DIR), pending: Vec::new(), above: Vec::new(), symlinks: 0 };
+        let mut walk = Walk {
+            path,
+            start: (start, FileType::DIR),
+            pending: Vec::new(),
+            above: Vec::new(),
+            symlinks: 0,
+            stays_beneath: false,
+        };
         walk.push(path);
         walk
     }
@@ -140,12 +173,17 @@ impl<'p> Walk<'p> {
             return Err(Error::NotDirectory(self.shown()));
         }
         if name == b".." {
-            self.above.pop();
-            return Ok(());
+            return match self.above.pop() {
+                None if self.stays_beneath => Err(self.leads_out()),
+                _ => Ok(()),
+            };
         }
         let (dir, _) = self.at();
         let Some(entry) = find_entry(items, dir, name)? else { return Err(Error::NotFound(self.shown())) };
         let place = target(items, dir, name, entry.location)?;
+        if self.stays_beneath && !place.is_empty_dir() && lookup_inode(items, place)?.is_none() {
+            return Err(Error::NotFound(self.shown()));
+        }
         let file_type = self.type_of(items, place, entry.file_type)?;
         if file_type == FileType::SYMLINK && (follow_last || !self.pending.is_empty()) {
             return self.follow(&symlink_target(items, place)?);
@@ -169,9 +207,16 @@ impl<'p> Walk<'p> {
             return Err(Error::Invalid(format!("{}: too many levels of symbolic links", self.shown())));
         }
         if link.starts_with(b"/") {
+            if self.stays_beneath {
+                return Err(self.leads_out());
+            }
             self.above.clear();
         }
         self.push(link);
         Ok(())
+    }
+
+    fn leads_out(&self) -> Error {
+        Error::Invalid(format!("{}: leads out of the directory", self.shown()))
     }
 }

@@ -3,11 +3,11 @@
 use btrfsimg_ondisk::{FileType, InodeItem, Timespec};
 
 use super::names::{check_attributes, check_times, update_inode};
-use super::posix_acl::{ACCESS_XATTR, Acl};
 use super::setxattr::CAPABILITY_XATTR;
 use super::xattr::{remove_xattr, set_xattr};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place};
+use crate::posix_acl::{ACCESS_XATTR, Acl};
 use crate::txn::Transaction;
 
 const SETUID: u32 = 0o4000;

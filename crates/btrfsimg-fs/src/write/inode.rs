@@ -9,7 +9,7 @@ use btrfsimg_ondisk::{
 };
 use zerocopy::IntoBytes;
 
-use super::posix_acl::Acl;
+use crate::posix_acl::Acl;
 use crate::txn::ItemBatch;
 
 /// The name of the xattr that holds the compression property.

@@ -10,7 +10,6 @@ pub mod flags;
 pub mod inode;
 pub mod link;
 pub mod names;
-pub mod posix_acl;
 pub mod remove;
 pub mod rename;
 pub mod setxattr;

@@ -5,10 +5,10 @@ use btrfsimg_ondisk::{FileType, InodeItem, KeyType, NAME_LEN_MAX, max_xattr_size
 
 use super::inode::COMPRESSION_XATTR;
 use super::names::{check_attributes, check_bucket, entry_len, update_inode};
-use super::posix_acl::{ACCESS_XATTR, Acl, AclFault, DEFAULT_XATTR};
 use super::xattr::{remove_xattr, set_compression, set_xattr};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place};
+use crate::posix_acl::{ACCESS_XATTR, Acl, AclFault, DEFAULT_XATTR};
 use crate::txn::Transaction;
 
 /// The xattr with the capabilities of a program.

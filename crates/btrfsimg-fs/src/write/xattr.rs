@@ -7,9 +7,9 @@ use btrfsimg_ondisk::{FileType, InodeItem, Key, KeyType, incompat, inode_flags, 
 
 use super::inode::{COMPRESSION_XATTR, Inherited, group_for_entries, xattr_fits};
 use super::names::{add_to_bucket, check_bucket, entry_len, remove_from_bucket, update_inode};
-use super::posix_acl::{Acl, DEFAULT_XATTR};
 use crate::error::{Error, Result};
 use crate::lookup::{self, Place};
+use crate::posix_acl::{Acl, DEFAULT_XATTR};
 use crate::txn::Transaction;
 
 /// Sets an xattr, or replaces its value.

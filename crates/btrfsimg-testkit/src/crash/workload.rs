@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use btrfsimg_compress::WorkspacePool;
+use btrfsimg_fs::Preserve;
 use btrfsimg_fs::device::MemDevice;
-use btrfsimg_fs::import::{Options as ImportOptions, Preserve, Sparse, Target, import_tree};
+use btrfsimg_fs::import::{Links, Options as ImportOptions, Sparse, Target, import_tree};
 use btrfsimg_fs::lookup::{self, Place, entries, find_entry, target};
 use btrfsimg_fs::mkfs::{Features, Options, Size, finish_size, make};
 use btrfsimg_fs::trim::Method;
@@ -318,7 +319,7 @@ pub(super) fn import(tx: &mut Transaction<'_>, source: &Path) -> FsResult<()> {
         existing: btrfsimg_fs::Existing::Replace,
         list: false,
     };
-    let report = import_tree(tx, source, Target::Into(Place::TOP), &options)?;
+    let report = import_tree(tx, source, Target::Into(Place::TOP), &options, &mut Links::default())?;
     match report.failures.first() {
         None => Ok(()),
         Some(failure) => Err(Error::Invalid(format!("{}: {}", failure.path.display(), failure.reason))),

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use btrfsimg_compress::{CompressionSpec, PropertyChange};
+use btrfsimg_fs::Preserve;
 use btrfsimg_fs::device::{Device as _, MemDevice};
-use btrfsimg_fs::import::{self, Preserve, Sparse, Target};
+use btrfsimg_fs::import::{self, Links, Sparse, Target};
 use btrfsimg_fs::lookup::{self, Place};
 use btrfsimg_fs::mkfs::{Features, Options, Size, finish_size, make};
 use btrfsimg_fs::read::{FileReader, Filesystem};
@@ -109,7 +110,8 @@ fn build() -> Arc<MemDevice> {
                 existing: btrfsimg_fs::Existing::Replace,
                 list: false,
             };
-            import::import_tree(tx, dir.path(), Target::Into(to), &options).expect("an import");
+            import::import_tree(tx, dir.path(), Target::Into(to), &options, &mut Links::default())
+                .expect("an import");
         }
         let many = create(tx, Place::TOP, b"many", Attributes::new(0o040_755, now()), Vec::new())
             .expect("a directory");

@@ -3,6 +3,7 @@
 mod goal;
 mod images;
 mod into;
+mod made;
 mod out;
 
 use std::ffi::OsString;
@@ -11,8 +12,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use btrfsimg_compress::CompressionSpec;
-use btrfsimg_fs::Existing;
 use btrfsimg_fs::write::encode::CompressionPolicy;
+use btrfsimg_fs::{Existing, Preserve};
 
 use super::destination::DestinationArgs;
 use crate::address::{Address, ImageArgs, Word, check_host_target, no_image_in};
@@ -29,8 +30,12 @@ use crate::output::Ui;
 /// input becomes a file of mode 644.
 ///
 /// A directory goes into DST when that is a directory, and becomes DST when there is none; of SRC/. only what is in
-/// it is copied. A file is copied through a symlink that stands at DST. Within an image copies share their extents;
-/// subvolumes are copied as directories. Between two images, --offset and --subvol apply to both.
+/// it is copied. Within an image copies share their extents; subvolumes are copied as directories. Between two images,
+/// --offset and --subvol apply to both.
+///
+/// A file is copied through a symlink that stands where it goes, at DST wherever that leads; inside a tree only where it
+/// leads to a file of the same tree (and not by an absolute path). A file that has other names gets new contents under all of them, but with -a, -d or
+/// --preserve=links: then those keep theirs. ACLs go with the mode; setuid and setgid bits with mode and ownership.
 #[derive(clap::Args, Debug)]
 #[command(
     override_usage = "btrfsimg cp [OPTIONS] <SRC>... <DST>",
@@ -61,10 +66,13 @@ pub(crate) struct Args {
     /// Keep mode, owner and times
     #[arg(short = 'p')]
     attributes: bool,
-    /// Keep these; the first three go together, and are meant without a list
+    /// Keep these; without a list mode,ownership,timestamps
     #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, require_equals = true,
           default_missing_value = "mode,ownership,timestamps")]
     preserve: Vec<Kept>,
+    /// Of what -p, -a and --preserve keep, not these
+    #[arg(long, value_name = "LIST", value_delimiter = ',', require_equals = true)]
+    no_preserve: Vec<Kept>,
     /// Keep all: -r -p, hard links, devices, xattrs
     #[arg(short, long)]
     archive: bool,
@@ -93,6 +101,9 @@ pub(crate) struct Args {
     /// Files that are there stay unless they are older
     #[arg(short, long)]
     update: bool,
+    /// Files and symlinks that are there go first, instead of being written into or through
+    #[arg(long, conflicts_with_all = ["no_clobber", "update"])]
+    remove_destination: bool,
     /// Compress what is copied in so, above any property; not stored: none, lzo, zlib[:1-9], zstd[:-15..15]
     #[arg(long, value_name = "ALGO[:LEVEL]")]
     compress: Option<CompressionSpec>,
@@ -134,9 +145,10 @@ enum When {
 
 impl Args {
     fn existing(&self) -> Existing {
-        match (self.no_clobber, self.update) {
-            (true, _) => Existing::Keep,
-            (_, true) => Existing::Update,
+        match (self.no_clobber, self.update, self.remove_destination) {
+            (true, ..) => Existing::Keep,
+            (_, true, _) => Existing::Update,
+            (.., true) => Existing::Remove,
             _ => Existing::Replace,
         }
     }
@@ -154,22 +166,21 @@ impl Args {
         self.operands || !(self.recursive() || self.no_dereference || self.links)
     }
 
-    /// Whether hard links stay such.
-    fn keeps_links(&self) -> bool {
-        self.links || self.keeps_any(&[Kept::Links])
-    }
-
-    fn keeps_xattrs(&self) -> bool {
-        self.keeps_any(&[Kept::Xattr])
-    }
-
-    /// Whether mode, owner and times are kept.
-    fn keeps_attributes(&self) -> bool {
-        self.attributes || self.keeps_any(&[Kept::Mode, Kept::Ownership, Kept::Timestamps])
-    }
-
-    fn keeps_any(&self, what: &[Kept]) -> bool {
-        self.archive || self.preserve.iter().any(|kept| *kept == Kept::All || what.contains(kept))
+    /// What of the sources is kept.
+    fn keeps(&self) -> Preserve {
+        let lists = |list: &[Kept], what| list.iter().any(|kept| [Kept::All, what].contains(kept));
+        let keeps = |what, by_letter| {
+            (by_letter || self.archive || lists(&self.preserve, what)) && !lists(&self.no_preserve, what)
+        };
+        Preserve {
+            mode: keeps(Kept::Mode, self.attributes),
+            owner: keeps(Kept::Ownership, self.attributes),
+            times: keeps(Kept::Timestamps, self.attributes),
+            xattrs: keeps(Kept::Xattr, false),
+            links: keeps(Kept::Links, self.links),
+            // Those of a new file, as with cp(1).
+            flags: false,
+        }
     }
 }
 
@@ -245,10 +256,12 @@ impl Edit for Args {
         }
         cx.each(|cx, to| {
             let target = goal::Target::find(self, cx, &words, to)?;
+            let mut made = made::Made::default();
             if !words.outside.is_empty() {
-                into::copy_in(self, cx, &words.outside, &target)?;
+                into::copy_in(self, cx, &words.outside, &target, &mut made)?;
             }
-            images::copy(self, cx, &words.inside, &target)
+            images::copy(self, cx, &words.inside, &target, &mut made)?;
+            made.tell(cx)
         })
     }
 }

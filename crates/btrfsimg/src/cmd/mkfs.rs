@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use btrfsimg_compress::CompressionSpec;
-use btrfsimg_fs::import::{self, Preserve, Report, Sparse, Target, import_tree};
+use btrfsimg_fs::Preserve;
+use btrfsimg_fs::import::{self, Links, Report, Sparse, Target, import_tree};
 use btrfsimg_fs::mkfs::{Features, ImageOptions, Made, Options, Size, Slack, make_image};
 use btrfsimg_fs::write::encode::CompressionPolicy;
 use btrfsimg_ondisk::{CsumType, Uuid, uuid_from_random};
@@ -38,6 +39,9 @@ Examples:
 pub(crate) struct Args {
     /// The image: a file or a block device
     image: PathBuf,
+    /// Not an argument: for an error that says how it is meant.
+    #[arg(hide = true)]
+    second: Option<PathBuf>,
     /// Take the contents of this directory
     #[arg(short, long, value_name = "DIR")]
     rootdir: Option<PathBuf>,
@@ -134,6 +138,13 @@ fn parse_sparse(text: &str) -> Result<Sparse, String> {
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
+    if let Some(second) = &args.second {
+        let (image, second) = (args.image.display(), second.display());
+        let (image, dir) = if args.image.is_dir() { (second, image) } else { (image, second) };
+        return Err(usage(format!(
+            "a new image takes one name; to fill it from a directory: btrfsimg mkfs {image} -r {dir}"
+        )));
+    }
     let options = options(args)?;
     if options.reproducible && args.uuid.is_none() && args.seed.is_none() {
         ui.note("the UUID is random: give -U or --seed for equal images");
@@ -173,7 +184,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
             cancel: Some(&stop),
             progress: Some(&|report| progress.tell(report)),
         };
-        import_tree(tx, dir, Target::NewRoot(root), &import)
+        import_tree(tx, dir, Target::NewRoot(root), &import, &mut Links::default())
     })?;
     drop(progress);
     report_failures(ui, &made.filled);
@@ -228,8 +239,10 @@ fn say(args: &Args, ui: &Ui, made: &Made<Report>) -> Result<()> {
     let r = &made.filled;
     let mut out = stdout();
     writeln!(out, "{}: {}, UUID {}", args.image.display(), shown_size(made.size), made.fsid)?;
-    if args.rootdir.is_some() {
-        r.copied.iter().try_for_each(|path| writeln!(out, "'{}' copied", path.display()))?;
+    if let Some(dir) = &args.rootdir {
+        let mut copied =
+            r.copied.iter().map(|path| dir.components().chain(path.components()).collect::<PathBuf>());
+        copied.try_for_each(|path| writeln!(out, "'{}' copied", path.display()))?;
         writeln!(out, "  {}", shown_counts(r.files, r.directories, r.others))?;
         let (read, stored) = (shown_size(r.bytes_read), shown_size(r.bytes_stored));
         writeln!(out, "  {read} of file data, {stored} stored")?;

@@ -19,12 +19,13 @@ use btrfsimg_fs::write::names::check_changeable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::address::{Address, ImageArgs};
+use crate::address::{Address, ImageArgs, Word};
 use crate::cmd::open_file::{Missing, open_file};
 use crate::cmd::renamed::{Rename, Renamed};
 use crate::cmd::report::counted;
 use crate::cmd::workers;
 use crate::edit::{Edit, EditArgs, EditCx};
+use crate::exit::usage;
 
 /// Write bytes into a file in an image
 ///
@@ -74,6 +75,13 @@ impl Edit for Args {
     }
 
     fn addresses(&self, image: &ImageArgs) -> Result<Vec<Address>> {
+        if image.image.is_none()
+            && matches!(image.word(&self.path), Word::Host(_))
+            && let Word::Image(to) = image.word(self.from.as_os_str())
+        {
+            let from = self.path.display();
+            return Err(usage(format!("the file in the image comes first: btrfsimg write {to} {from}")));
+        }
         Ok(vec![image.address(&self.path)?])
     }
 
@@ -175,7 +183,14 @@ pub(super) fn stream(
             return Err(Error::Interrupted.into());
         }
         read?;
-        write_at(cx.tx, place, next, &piece, &mut codec)?;
+        write_at(cx.tx, place, next, &piece, &mut codec).map_err(|error| match error {
+            // Of what is read once it is all that is known.
+            full @ Error::NoSpace { .. } => {
+                let taken = counted(next - at, "byte was", "bytes were");
+                anyhow::Error::new(full).context(format!("{taken} taken before the image was full"))
+            }
+            error => error.into(),
+        })?;
         next += piece.len() as u64;
         if (piece.len() as u64) < len {
             return Ok(next - at);

@@ -67,17 +67,18 @@ impl<'t> Target<'t> {
     }
 
     /// Where a source goes whose last component is `name`; `None` for one like SRC/. of which only what is in it goes.
+    /// `follows`: to where a symlink that stands there leads.
     pub(super) fn goal(
         &self,
         cx: &EditCx<'_, '_>,
         name: Option<&[u8]>,
         is_dir: bool,
-        is_file: bool,
+        follows: bool,
     ) -> Result<Goal> {
         let name = name.filter(|_| !self.is_name);
         let (dir, name) = match (self.dir, name) {
             (Some(dir), None) if is_dir => return Ok(Goal::Contents(dir)),
-            (_, name) if is_file => self.file(cx, name)?,
+            (_, name) if follows => self.file(cx, name)?,
             (Some(dir), Some(name)) => (dir, name.to_vec()),
             (Some(_), None) if self.is_name => {
                 return Err(Error::IsDirectory(format!("{}: cannot overwrite it", self.to)).into());

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use anyhow::Result;
-use btrfsimg_fs::Error;
-use btrfsimg_fs::copy::{self, Reflink, Source, copy_contents, copy_entry};
+use btrfsimg_fs::copy::{self, Links, Reflink, Source, copy_contents, copy_entry};
 use btrfsimg_fs::lookup::{self, Place, inode};
+use btrfsimg_fs::{Error, Existing};
 use btrfsimg_ondisk::FileType;
 
 use super::goal::{Goal, Target};
+use super::made::{Made, of_one};
 use super::{Args, When};
 use crate::address::{Address, Opened};
 use crate::cmd::workers;
@@ -21,12 +22,20 @@ pub(super) fn copy(
     cx: &mut EditCx<'_, '_>,
     from: &[Address],
     target: &Target<'_>,
+    made: &mut Made,
 ) -> Result<()> {
     let mut opened: Option<(&Path, Opened)> = None;
+    let mut links: (Option<&Path>, Links) = Default::default();
     for address in from {
+        // What tells the files of one image apart says nothing of another's.
+        if links.0 != Some(&address.image) {
+            links = (Some(&address.image), Links::default());
+        }
+        let linked = (&mut links.1, &mut *made);
         if address.is_in_image_of(target.to) {
             let place = cx.resolve(address, args.follows())?;
-            copy_one(args, cx, Source::Here, place, address, target)?;
+            let copied = copy_one(args, cx, (Source::Here, place), address, target, linked);
+            made.outcome(copied)?;
             continue;
         }
         if args.reflink == When::Always {
@@ -38,7 +47,8 @@ pub(super) fn copy(
         }
         if let Some((_, image)) = &opened {
             let place = image.resolve(&address.path, args.follows()).map_err(|e| address.about(e.into()))?;
-            copy_one(args, cx, Source::Other(&image.fs), place, address, target)?;
+            let copied = copy_one(args, cx, (Source::Other(&image.fs), place), address, target, linked);
+            made.outcome(copied)?;
         }
     }
     Ok(())
@@ -47,10 +57,10 @@ pub(super) fn copy(
 fn copy_one(
     args: &Args,
     cx: &mut EditCx<'_, '_>,
-    source: Source<'_>,
-    from: Place,
+    (source, from): (Source<'_>, Place),
     address: &Address,
     target: &Target<'_>,
+    (links, made): (&mut Links, &mut Made),
 ) -> Result<()> {
     let item = match source {
         Source::Here => inode(cx.tx, from)?,
@@ -59,13 +69,12 @@ fn copy_one(
     let file_type = FileType::from_mode(item.mode.get());
     let (is_dir, is_file) = (file_type == Some(FileType::DIR), file_type == Some(FileType::REG_FILE));
     if is_dir && !args.recursive() {
-        return Err(Error::Invalid(format!("{address}: is a directory; copy it with -r")).into());
+        let error = Error::Invalid(format!("{address}: is a directory; copy it with -r"));
+        return of_one(Err(error.into()), address);
     }
     let epoch = crate::clock::source_date_epoch()?;
     let options = copy::Options {
-        preserve: args.keeps_attributes(),
-        xattrs: args.keeps_xattrs(),
-        links: args.keeps_links(),
+        preserve: args.keeps(),
         reflink: match args.reflink {
             When::Always => Reflink::Always,
             When::Auto => Reflink::Auto,
@@ -79,13 +88,23 @@ fn copy_one(
         list: cx.verbose,
     };
     let shown = &address.path;
-    let report = match target.goal(cx, name_of(shown), is_dir, is_file)? {
-        Goal::Contents(dir) => copy_contents(cx.tx, source, from, shown, dir, &options)?,
-        Goal::Entry(dir, name) => copy_entry(cx.tx, source, from, shown, dir, &name, &options)?,
+    let name = name_of(shown);
+    let to = target.address_of(name);
+    if !is_dir {
+        of_one(made.check(name, &to.to_string(), args.existing()), address)?;
+    }
+    if made.note(name, || cx.resolve(&to, false).is_ok()) {
+        *links = Links::default();
+    }
+    let follows = is_file && args.existing() != Existing::Remove;
+    let report = match of_one(target.goal(cx, name, is_dir, follows), &to)? {
+        Goal::Contents(dir) => copy_contents(cx.tx, source, from, shown, dir, &options, links)?,
+        Goal::Entry(dir, name) => copy_entry(cx.tx, source, from, shown, (dir, &name), &options, links)?,
     };
     let at = |path: &[u8]| Address { image: address.image.clone(), path: path.to_vec() };
     for path in &report.copied {
-        cx.say(|| format!("'{}' copied", at(path)));
+        let rest = path.strip_prefix(shown.as_slice()).unwrap_or_default();
+        cx.say(|| format!("'{}' -> '{}'", at(path), to.below(rest)));
     }
     let mut failures = report.failures;
     // Nothing of a single file is there.

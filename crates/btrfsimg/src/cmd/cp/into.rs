@@ -2,31 +2,30 @@
 
 use std::fs::FileType as FileTypeOnHost;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use btrfsimg_compress::PoolStats;
-use btrfsimg_fs::Error;
-use btrfsimg_fs::import::{self, Preserve, Report, Sparse, import_entry, import_tree};
+use btrfsimg_fs::import::{self, Links, Report, Sparse, import_entry, import_tree};
 use btrfsimg_fs::lookup::{self, Place, find_entry};
 use btrfsimg_fs::txn::Transaction;
 use btrfsimg_fs::write::contents;
 use btrfsimg_fs::write::create::create;
 use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_fs::write::names::check_changeable;
-use btrfsimg_fs::write::remove::unlink_checked;
-use btrfsimg_ondisk::{FileType, Timespec};
+use btrfsimg_fs::{Error, Existing};
+use btrfsimg_ondisk::FileType;
 
 use super::Args;
 use super::goal::{Goal, Target};
+use super::made::{Made, OneSource, of_one};
 use crate::address::Address;
 use crate::cmd::report::{Progress, shown_workspaces};
 use crate::cmd::workers;
 use crate::cmd::write::{input, stream};
 use crate::edit::EditCx;
 use crate::exit;
-use crate::output::message;
 
 /// Copies `from`, at least one path of the host, to `target`.
 pub(super) fn copy_in(
@@ -34,30 +33,23 @@ pub(super) fn copy_in(
     cx: &mut EditCx<'_, '_>,
     from: &[PathBuf],
     target: &Target<'_>,
+    made: &mut Made,
 ) -> Result<()> {
     let stop = cx.stop;
     let progress = Progress::new(cx.ui);
     let tell = |report: &Report| progress.tell(report);
     let options = options(args, cx.verbose, stop, &tell)?;
-    let (mut workspaces, mut refused) = (Vec::new(), Vec::new());
+    let (mut workspaces, mut links) = (Vec::new(), Links::default());
     for source in from {
         let copied = match is_stream(args, source) {
             true => copy_stream(args, cx, source, target).map(|()| Report::default()),
-            false => copy_one(cx, args, source, target, &options),
+            false => copy_one(cx, args, source, target, &options, (&mut links, made)),
         };
-        match copied {
-            Ok(report) => {
-                workspaces.push(report.workspaces);
-                tell_of(cx, &report);
-            }
-            Err(error) if is_about_source(&error) => refused.push(error),
-            Err(error) => return Err(error),
+        if let Some(report) = made.outcome(copied)? {
+            workspaces.push(report.workspaces);
+            tell_of(cx, &report, source, &target.address_of(name_of(source)));
         }
     }
-    if workspaces.is_empty() && !refused.is_empty() {
-        return Err(refused.swap_remove(0));
-    }
-    refused.iter().for_each(|e| cx.fail(message(e), exit::code_of(e)));
     if args.stats {
         let all = workspaces.into_iter().reduce(PoolStats::and_then).unwrap_or_default();
         cx.print(shown_workspaces(&all));
@@ -65,9 +57,10 @@ pub(super) fn copy_in(
     Ok(())
 }
 
-fn tell_of(cx: &mut EditCx<'_, '_>, report: &Report) {
+fn tell_of(cx: &mut EditCx<'_, '_>, report: &Report, source: &Path, to: &Address) {
     for path in &report.copied {
-        cx.say(|| format!("'{}' copied", path.display()));
+        let from = if path.as_os_str().is_empty() { source.to_owned() } else { source.join(path) };
+        cx.say(|| format!("'{}' -> '{}'", from.display(), to.below(path.as_os_str().as_bytes())));
     }
     for failure in &report.failures {
         cx.fail(format!("{}: {}", failure.path.display(), failure.reason), exit::FAILED);
@@ -90,7 +83,7 @@ fn copy_stream(args: &Args, cx: &mut EditCx<'_, '_>, source: &Path, target: &Tar
             Error::IsDirectory(format!("{}: standard input needs the name of a file", target.to)).into()
         );
     }
-    let mut from = input(cx, source).context(SourceError(shown.clone()))?;
+    let mut from = input(cx, source).context(OneSource(shown.clone()))?;
     let to = target.address_of(own_name);
     let (dir, name) = target.file(cx, own_name)?;
     let place = match find_entry(cx.tx, dir, &name)? {
@@ -114,24 +107,6 @@ fn copy_stream(args: &Args, cx: &mut EditCx<'_, '_>, source: &Path, target: &Tar
     Ok(())
 }
 
-/// A source that cannot be read, or an option that it needs: the others still go.
-fn is_about_source(error: &anyhow::Error) -> bool {
-    matches!(
-        error.downcast_ref::<Error>(),
-        Some(Error::Io { .. } | Error::Invalid(_) | Error::IsDirectory(_))
-    ) && error.downcast_ref::<SourceError>().is_some()
-}
-
-/// Marks an error as one of a source.
-#[derive(Debug)]
-struct SourceError(String);
-
-impl std::fmt::Display for SourceError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 fn options<'a>(
     args: &Args,
     list: bool,
@@ -140,14 +115,7 @@ fn options<'a>(
 ) -> Result<import::Options<'a>> {
     let epoch = crate::clock::source_date_epoch()?;
     Ok(import::Options {
-        preserve: Preserve {
-            owner: args.keeps_attributes(),
-            times: args.keeps_attributes(),
-            xattrs: args.keeps_xattrs(),
-            links: args.keeps_links(),
-            // Those of a new file, as with cp(1).
-            flags: false,
-        },
+        preserve: args.keeps(),
         compression: args.policy(),
         workers: workers(),
         sparse: if epoch.is_some() { Sparse::Always } else { Sparse::Auto },
@@ -166,31 +134,43 @@ fn copy_one(
     source: &Path,
     target: &Target<'_>,
     options: &import::Options<'_>,
+    (links, made): (&mut Links, &mut Made),
 ) -> Result<Report> {
     let shown = source.display().to_string();
     let follow = args.follows();
     let meta = if follow { std::fs::metadata(source) } else { std::fs::symlink_metadata(source) };
     let meta =
-        meta.map_err(|e| Error::Io { what: shown.clone(), source: e }).context(SourceError(shown.clone()))?;
+        meta.map_err(|e| Error::Io { what: shown.clone(), source: e }).context(OneSource(shown.clone()))?;
     if meta.is_dir() && !args.recursive() {
         let error = Error::Invalid(format!("{shown}: is a directory; copy it with -r"));
-        return Err(anyhow::Error::new(error).context(SourceError(shown)));
+        return Err(anyhow::Error::new(error).context(OneSource(shown)));
     }
-    // SRC/. and SRC/.. mean what is in it.
-    let contents_only = source.as_os_str().as_bytes().ends_with(b"/.") || source.file_name().is_none();
-    let name = source.file_name().map(|name| name.as_bytes()).filter(|_| !contents_only);
-    match target.goal(cx, name, meta.is_dir(), meta.is_file())? {
+    let name = name_of(source);
+    let to = target.address_of(name);
+    if !meta.is_dir() {
+        of_one(made.check(name, &to.to_string(), options.existing), &shown)?;
+    }
+    if made.note(name, || cx.resolve(&to, false).is_ok()) {
+        *links = Links::default();
+    }
+    let follows = meta.is_file() && options.existing != Existing::Remove;
+    match of_one(target.goal(cx, name, meta.is_dir(), follows), &to)? {
         Goal::Contents(dir) => {
             import::check_target(cx.tx, dir, &target.to.to_string())?;
-            Ok(import_tree(cx.tx, source, import::Target::Into(dir), options)?)
+            Ok(import_tree(cx.tx, source, import::Target::Into(dir), options, links)?)
         }
         Goal::Entry(dir, name) => {
             import::check_target(cx.tx, dir, &target.to.to_string())?;
             let source = HostSource { path: source, follow, meta: &meta };
-            let to = target.address_of(source.path.file_name().map(|name| name.as_bytes()));
-            replace_existing(cx.tx, dir, &name, &source, &to, options)
+            replace_existing(cx.tx, (dir, &name), &source, &to, options, links)
         }
     }
+}
+
+/// The name that a source has in DST; none of SRC/. and SRC/.., which mean what is in it.
+fn name_of(source: &Path) -> Option<&[u8]> {
+    let is_contents = source.as_os_str().as_bytes().ends_with(b"/.");
+    source.file_name().map(|name| name.as_bytes()).filter(|_| !is_contents)
 }
 
 /// A source on the host, and what stat says of it.
@@ -200,20 +180,14 @@ struct HostSource<'s> {
     meta: &'s std::fs::Metadata,
 }
 
-impl HostSource<'_> {
-    fn mtime(&self) -> Timespec {
-        Timespec::new(self.meta.mtime(), u32::try_from(self.meta.mtime_nsec()).unwrap_or(0))
-    }
-}
-
 /// Puts `source` into `dir` as `name`: a directory over a directory is merged, a file over a file replaces it.
 fn replace_existing(
     tx: &mut Transaction<'_>,
-    dir: Place,
-    name: &[u8],
+    (dir, name): (Place, &[u8]),
     source: &HostSource<'_>,
     to: &Address,
     options: &import::Options<'_>,
+    links: &mut Links,
 ) -> Result<Report> {
     if let Some(existing) = find_entry(tx, dir, name)? {
         let place = lookup::target(tx, dir, name, existing.location)?;
@@ -221,7 +195,7 @@ fn replace_existing(
         match (existing.file_type == FileType::DIR, source.meta.is_dir()) {
             (true, true) => {
                 check_changeable(tx, place, &shown, false)?;
-                return Ok(import_tree(tx, source.path, import::Target::Into(place), options)?);
+                return Ok(import_tree(tx, source.path, import::Target::Into(place), options, links)?);
             }
             (true, false) => {
                 return Err(Error::IsDirectory(format!("{shown}: cannot overwrite it with a file")).into());
@@ -231,17 +205,11 @@ fn replace_existing(
                     Error::NotDirectory(format!("{shown}: cannot overwrite it with a directory")).into()
                 );
             }
-            (false, false) if options.existing.stays(lookup::inode(tx, place)?.mtime, source.mtime()) => {
-                return Ok(Report::default());
-            }
-            (false, false) => {
+            (false, false) if matches!(options.existing, Existing::Replace | Existing::Remove) => {
                 check_changeable(tx, place, &shown, true)?;
-                // A file gets new contents; anything else gives way.
-                if existing.file_type != FileType::REG_FILE || !source.meta.is_file() {
-                    unlink_checked(tx, dir, name, place, &shown)?;
-                }
             }
+            (false, false) => {}
         }
     }
-    Ok(import_entry(tx, source.path, dir, name, source.follow, options)?)
+    Ok(import_entry(tx, source.path, (dir, name), source.follow, options, links)?)
 }

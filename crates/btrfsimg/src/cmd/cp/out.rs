@@ -9,12 +9,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context as _, Result, bail};
-use btrfsimg_fs::Error;
-use btrfsimg_fs::export::{self, Destination, LeftOut, Options, Report};
+use anyhow::{Result, bail};
+use btrfsimg_fs::export::{self, Destination, LeftOut, Links, Options, Report};
+use btrfsimg_fs::{Error, Existing};
 use btrfsimg_ondisk::FileType;
 
 use super::Args;
+use super::made::Made;
 use crate::address::{Address, Opened};
 use crate::cmd::report::{counted, shown_counts};
 use crate::cmd::{cat, workers};
@@ -33,17 +34,32 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
     if from.len() > 1 && !to_is_dir {
         return Err(usage(format!("{}: not a directory, and there are several sources", to.display())));
     }
-    let left_out = LeftOutCounts::default();
+    let (left_out, mut made) = (LeftOutCounts::default(), Made::default());
+    let through = if to_is_dir { Through::find(from, to) } else { Through::default() };
+    let mut links: (Option<PathBuf>, Links) = Default::default();
     let open = |image: &Path| match args.salvage {
         true => args.image.salvage(image, ui, |_| crate::exit::FAILED),
         false => args.image.open(image, ui),
     };
     args.image.for_each_opened(from, ui, open, |image, address| {
-        let target = Target::new(image, address, to, to_is_dir, args)?;
+        let target = Target::new(image, address, to, to_is_dir, &through, args)?;
+        let name = source_name(&address.path).map(OsStr::as_bytes);
+        if !target.is_dir {
+            let shown = target.path().display().to_string();
+            made.check(name, &shown, args.existing())?;
+        }
+        // What tells the files of one image apart says nothing of another's.
+        if made.note(name, || target.path().symlink_metadata().is_ok())
+            || links.0.as_ref() != Some(&address.image)
+        {
+            links = (Some(address.image.clone()), Links::default());
+        }
         let report = |report: Report<'_>| match report {
             Report::Copying { path } => {
                 // Whoever reads no more does not need the line.
-                let _ = writeln!(stdout(), "'{}' copied", in_image(address, path));
+                let rest = path.strip_prefix(address.path.as_slice()).unwrap_or_default();
+                let (from, to) = (in_image(address, path), target.below(rest));
+                let _ = writeln!(stdout(), "'{from}' -> '{}'", to.display());
             }
             Report::Failed { path, error } if args.salvage => {
                 ui.fail(&format!("{}: {error}", in_image(address, path)), crate::exit::FAILED);
@@ -83,6 +99,7 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
             &address.path,
             target.destination(),
             options(args, ui.verbosity() > 0, &address.image),
+            &mut links.1,
             &report,
         )?;
         if args.salvage {
@@ -101,15 +118,12 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
 
 fn options(args: &Args, list: bool, image: &Path) -> Options {
     let root_keeps_all = args.archive && rustix::process::geteuid().is_root();
+    let preserve = args.keeps();
     Options {
         recursive: args.recursive(),
-        mode: args.keeps_attributes(),
-        owner: args.keeps_attributes(),
-        times: args.keeps_attributes(),
-        xattrs: args.keeps_xattrs(),
-        hard_links: args.keeps_links(),
+        preserve,
         devices: args.devices || root_keeps_all,
-        setuid: args.setuid || root_keeps_all,
+        setuid: args.setuid || (root_keeps_all && preserve.mode && preserve.owner),
         salvage: args.salvage,
         existing: args.existing(),
         list,
@@ -134,32 +148,65 @@ fn in_image(address: &Address, path: &[u8]) -> String {
     Address { image: address.image.clone(), path: path.to_vec() }.to_string()
 }
 
+/// Where symlinks lead that stand in the directory that is copied to, under the names of what comes: found before anything is
+/// copied, so that none of them is from an image.
+#[derive(Default)]
+struct Through(HashMap<OsString, Option<PathBuf>>);
+
+impl Through {
+    fn find(from: &[Address], dir: &Path) -> Through {
+        let names = from.iter().filter_map(|address| source_name(&address.path));
+        let links = names.filter(|name| dir.join(name).is_symlink());
+        Through(links.map(|name| (name.to_owned(), dir.join(name).canonicalize().ok())).collect())
+    }
+}
+
 /// What is copied, and where exactly, by the rules of docker cp.
 struct Target {
     place: btrfsimg_fs::lookup::Place,
+    is_dir: bool,
     dir: PathBuf,
     /// `None`: what is in the source goes into `dir`.
     name: Option<OsString>,
 }
 
 impl Target {
-    fn new(image: &Opened, address: &Address, to: &Path, to_is_dir: bool, args: &Args) -> Result<Target> {
+    fn new(
+        image: &Opened,
+        address: &Address,
+        to: &Path,
+        to_is_dir: bool,
+        through: &Through,
+        args: &Args,
+    ) -> Result<Target> {
         let place = image.resolve(&address.path, args.follows())?;
-        let is_dir = match args.salvage {
-            true => image.fs.salvage_info(place, FileType::DIR).0.is_dir(),
-            false => image.fs.info(place)?.is_dir(),
+        let (info, _) = match args.salvage {
+            true => image.fs.salvage_info(place, FileType::DIR),
+            false => (image.fs.info(place)?, None),
         };
+        let (is_dir, is_file) = (info.is_dir(), info.file_type() == Some(FileType::REG_FILE));
+        let follows = is_file && args.existing() != Existing::Remove;
         if is_dir && !args.recursive() {
             return Err(Error::Invalid(format!("{address}: is a directory; copy it with -r")).into());
         }
         let target = |dir: &Path, name: Option<&OsStr>| Target {
             place,
+            is_dir,
             dir: if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir.to_owned() },
             name: name.map(OsStr::to_owned),
         };
+        // A file is written through a symlink, as by cp(1).
+        let file = |path: &Path, real: Option<&Path>| match (real, real.and_then(Path::file_name)) {
+            (None, _) => bail!("{}: not writing through a dangling symlink; remove it first", path.display()),
+            (Some(real), Some(name)) => Ok(target(real.parent().unwrap_or(real), Some(name))),
+            (Some(_), None) => bail!("{}: is a directory: cannot overwrite it with a file", path.display()),
+        };
         if to_is_dir {
             let name = source_name(&address.path);
-            return Ok(target(to, name));
+            return match name.and_then(|name| through.0.get(name)).filter(|_| follows) {
+                Some(real) => file(&to.join(name.unwrap_or_default()), real.as_deref()),
+                None => Ok(target(to, name)),
+            };
         }
         let to_text = to.as_os_str().as_bytes();
         // With -T: what is in a directory goes into one that is there.
@@ -174,13 +221,10 @@ impl Target {
         if !is_dir && to_text.ends_with(b"/") {
             bail!("{}: no such directory", to.display());
         }
-        // An existing symlink to a file is written through, as by cp(1).
-        let real = if to.exists() {
-            to.canonicalize().with_context(|| to.display().to_string())?
-        } else {
-            to.to_owned()
-        };
-        match (real.parent(), real.file_name()) {
+        if follows && to.is_symlink() {
+            return file(to, to.canonicalize().ok().as_deref());
+        }
+        match (to.parent(), to.file_name()) {
             (Some(dir), Some(name)) => Ok(target(dir, Some(name))),
             _ => bail!("{}: cannot be the name of a copy", to.display()),
         }
@@ -199,6 +243,16 @@ impl Target {
             Some(name) => Destination::Entry { dir: &self.dir, name },
             None => Destination::Contents { dir: &self.dir },
         }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.name.as_ref().map_or_else(|| self.dir.clone(), |name| self.dir.join(name))
+    }
+
+    /// Where what is below the source goes, by its path from there.
+    fn below(&self, rest: &[u8]) -> PathBuf {
+        let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+        if rest.is_empty() { self.path() } else { self.path().join(OsStr::from_bytes(rest)) }
     }
 }
 
@@ -224,7 +278,12 @@ impl LeftOutCounts {
             return;
         }
         let message = format!("{message} ({})", describe(what));
-        if what == LeftOut::BtrfsXattr { ui.note(&message) } else { ui.warn(&message) }
+        match what {
+            LeftOut::BtrfsXattr => ui.note(&message),
+            // As with cp(1): what could not be made, and rights that were not kept.
+            LeftOut::Device | LeftOut::Acl => ui.fail(&message, crate::exit::FAILED),
+            LeftOut::Owner | LeftOut::Xattr | LeftOut::Setuid => ui.warn(&message),
+        }
     }
 
     fn sum_up(self, ui: &Ui) {
@@ -242,6 +301,7 @@ fn describe(what: LeftOut) -> &'static str {
         LeftOut::Owner => "owner not kept",
         LeftOut::Xattr => "xattr not kept",
         LeftOut::BtrfsXattr => "a property of btrfs, not kept outside",
+        LeftOut::Acl => "ACL not kept; the mode gives nobody more than it did",
         LeftOut::Device => "device not made; it takes -a as root, or --devices",
         LeftOut::Setuid => "setuid and setgid cleared; to keep them takes -a as root, or --setuid",
     }

@@ -1,6 +1,6 @@
 //! `prop set`: sets a property.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use anyhow::{Result, bail};
@@ -13,7 +13,7 @@ use btrfsimg_fs::write::xattr::{is_never_compressed, set_compression};
 use btrfsimg_ondisk::FileType;
 
 use super::{ObjectArgs, Property};
-use crate::address::{Address, ImageArgs};
+use crate::address::{Address, ImageArgs, Word, holds_btrfs, parse};
 use crate::cmd::below::change_each;
 use crate::edit::{Edit, EditArgs, EditCx};
 use crate::exit::usage;
@@ -81,6 +81,7 @@ impl Edit for Args {
 
 impl Args {
     fn change(&self) -> Result<Change> {
+        self.check_order()?;
         let property = Property::parse(&self.name)?;
         if self.object.object_type.is_some_and(|t| t != property.object_type()) {
             bail!("object is not compatible with property: {}", self.name);
@@ -89,6 +90,23 @@ impl Args {
             return Err(usage(format!("-r is for compression; {} belongs to one object", self.name)));
         }
         Change::parse(property, &self.value)
+    }
+}
+
+impl Args {
+    /// Words in another order: says the right one.
+    fn check_order(&self) -> Result<()> {
+        let (object, value) = (&self.object.object, &self.value);
+        let is_property = |word: &OsString| word.to_str().is_some_and(|w| Property::parse(w).is_ok());
+        let is_object = |word: &OsString| matches!(parse(word), Word::Image(_)) || holds_btrfs(word.as_ref());
+        let [object, name, value] = if is_property(object) && is_object(value) {
+            [value.display(), object.display(), OsStr::new(&self.name).display()]
+        } else if !is_property(&self.name.clone().into()) && is_property(value) {
+            [object.display(), value.display(), OsStr::new(&self.name).display()]
+        } else {
+            return Ok(());
+        };
+        Err(usage(format!("the words are OBJECT NAME VALUE: btrfsimg prop set {object} {name} {value}")))
     }
 }
 

@@ -1,8 +1,6 @@
 //! POSIX ACLs as xattrs hold them: a version, then entries of tag, permissions and id, little-endian
 //! (`linux/posix_acl_xattr.h`); what they mean for modes, and what new inodes inherit.
 
-use super::inode::Xattr;
-
 /// The xattr of the ACL that says who may do what.
 pub const ACCESS_XATTR: &[u8] = b"system.posix_acl_access";
 /// The xattr of a directory with the ACL that its entries start with.
@@ -12,6 +10,9 @@ pub const DEFAULT_XATTR: &[u8] = b"system.posix_acl_default";
 pub fn is_acl(name: &[u8]) -> bool {
     [ACCESS_XATTR, DEFAULT_XATTR].contains(&name)
 }
+
+/// An xattr.
+type NameAndValue = (Vec<u8>, Vec<u8>);
 
 const VERSION: u32 = 2;
 const ENTRY_LEN: usize = 8;
@@ -100,6 +101,13 @@ impl Acl {
         bits(USER_OBJ).unwrap_or(0) << 6 | group << 3 | bits(OTHER).unwrap_or(0)
     }
 
+    /// The permission bits for what cannot have it, so that nobody gets more: the group's own entry as the mask has it, in
+    /// place of the mask, which named users and groups may be the reason of.
+    pub fn mode_alone(&self) -> u32 {
+        let group = self.entries.iter().find(|e| e.tag == GROUP_OBJ).map_or(0, |e| u32::from(e.perm) << 3);
+        self.mode() & (!0o070 | group)
+    }
+
     /// Whether a mode says all that it does.
     pub fn is_only_a_mode(&self) -> bool {
         self.entries.iter().all(|e| matches!(e.tag, USER_OBJ | GROUP_OBJ | OTHER))
@@ -135,7 +143,7 @@ impl Acl {
 
     /// What a new inode gets where its directory has this default ACL: its mode, and its ACLs. A directory passes the
     /// default on. Symlinks have no ACLs and are not to be asked about.
-    pub fn inherit(&self, mode: u32, is_dir: bool) -> (u32, Vec<Xattr>) {
+    pub fn inherit(&self, mode: u32, is_dir: bool) -> (u32, Vec<NameAndValue>) {
         let access = self.masked_by(mode);
         let mut xattrs = Vec::new();
         if !access.is_only_a_mode() {
@@ -165,6 +173,17 @@ mod tests {
     fn value(entries: &[(u16, u16, u32)]) -> Vec<u8> {
         let entries = entries.iter().map(|&(tag, perm, id)| Entry { tag, perm, id }).collect();
         Acl { entries }.to_bytes()
+    }
+
+    #[test]
+    fn a_mode_alone_gives_nobody_more() {
+        let n = NO_ID;
+        for (group, mask, alone) in [(4, 7, 0o640), (7, 5, 0o650), (0, 6, 0o600)] {
+            let entries =
+                [(USER_OBJ, 6, n), (USER, 7, 1000), (GROUP_OBJ, group, n), (MASK, mask, n), (OTHER, 0, n)];
+            let acl = Acl::parse(&value(&entries)).unwrap().unwrap();
+            assert_eq!((acl.mode(), acl.mode_alone()), (0o600 | u32::from(mask) << 3, alone));
+        }
     }
 
     /// What setxattr(2) says of each on a kernel (6.18): 0, EINVAL or EOPNOTSUPP. See also the test against a mount.

@@ -1,0 +1,356 @@
+//! Copies into, out of, between and within images, each against what cp(1) makes of the same on a mount.
+#![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use btrfsimg_testkit::oracle::Oracle;
+use common::{Lab, run, sh};
+use serde_json::Value;
+
+/// A copy: what is there, in a directory of its own, and the words of cp, with `s/` for the source and `d` for that directory.
+type Case<'c> = (&'c str, &'c str);
+
+/// All that tells the results of copies apart, but for times.
+const LOOK: &str = "find . -printf '%P %y %m %U:%G %n %l\\n' | sort; find . ! -type l | sort | xargs getfacl -n | grep -v ^#.[og]
+    find . -type f | sort | while read f; do echo $f: $(cat $f); getfattr -d $f; done
+    find . -type f -links +1 -printf '%i %P\\n' | sort -k2 | awk '!n[$1] {n[$1]=++c} {print n[$1], $2}'";
+
+/// Makes each copy with cp(1), and with ours in all directions. The trees and the exit codes must be the same.
+#[track_caller]
+fn as_cp_does(comes: &str, cases: &[Case<'_>]) {
+    let fill = |top: &Path| drop(sh(top, comes));
+    let Some(source) = Lab::kernel_made(&[], "rw", fill) else { return };
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
+        sh(top, "mkdir theirs out in across within src");
+        fill(&top.join("src"));
+        for dir in ["theirs", "out", "in", "across", "within"] {
+            for (n, (there, _)) in cases.iter().enumerate() {
+                sh(&top.join(dir), &format!("mkdir {n}; cd {n}; {there}"));
+            }
+        }
+    }) else {
+        return;
+    };
+    let words = |copy: &str, from: &str, to: &str| {
+        let word = |word: &str| match (word.strip_prefix("s/"), word.strip_prefix('d')) {
+            (Some(rest), _) => format!("{from}/{rest}"),
+            (None, Some(rest)) if rest.is_empty() || rest.starts_with('/') => format!("{to}{rest}"),
+            _ => word.to_owned(),
+        };
+        copy.split(' ').map(word).collect::<Vec<_>>()
+    };
+    let ours = |dir: &str, from: &str, to: &str| {
+        let copy = |(n, (_, copy)): (usize, &Case<'_>)| {
+            let mut args = vec!["cp".to_owned(), "--no-sync".to_owned()];
+            args.extend(words(copy, from, &format!("{to}/{dir}/{n}")));
+            let mut command = Command::new("sh");
+            command.args(["-c", "umask 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_btrfsimg")]).args(&args);
+            let output = command.output().unwrap();
+            (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+        };
+        cases.iter().enumerate().map(copy).collect::<Vec<_>>()
+    };
+    let oracle = Oracle::new();
+    let mount = oracle.mount(&lab.image, "rw").unwrap().unwrap();
+    let (top, image) = (mount.path().to_str().unwrap(), format!("{}:", source.image.display()));
+    let out = ours("out", &image, top);
+    let mut theirs = Vec::new();
+    source.mounted(|from| {
+        for (n, (_, copy)) in cases.iter().enumerate() {
+            let words = words(copy, from.to_str().unwrap(), &format!("{top}/theirs/{n}")).join(" ");
+            theirs.push(sh(from, &format!("umask 0; cp {words} 2>&1 || echo failed")));
+        }
+    });
+    assert_eq!(mount.unmount().unwrap(), [""; 0]);
+    let across = ours("across", &image, &lab.at(""));
+    let within = ours("within", &lab.at("/src"), &lab.at(""));
+    let mut inside = Vec::new();
+    source.mounted(|from| inside = ours("in", from.to_str().unwrap(), &lab.at("")));
+    lab.mounted(|top| {
+        let look = |dir: &str, n: usize| sh(&top.join(dir).join(n.to_string()), LOOK);
+        for (dir, said) in [("out", out), ("in", inside), ("across", across), ("within", within)] {
+            for (n, case) in cases.iter().enumerate() {
+                let code = i32::from(theirs[n].ends_with("failed\n"));
+                assert_eq!(said[n].0, code, "{dir}: {case:?}: {} {}", said[n].1, theirs[n]);
+                assert_eq!(look(dir, n), look("theirs", n), "{dir}: {case:?}: {}", said[n].1);
+            }
+        }
+    });
+    oracle.judge(&lab.image, None).unwrap().assert_ok();
+}
+
+/// One that has other names: without links kept all of them get the new contents, else they keep theirs.
+#[test]
+fn a_file_with_other_names() {
+    let there = "mkdir t; echo old > a; ln a b; echo one > t/a; ln t/a t/b; echo single > t/c";
+    let copies = [
+        "s/a d/a",
+        "-p s/a s/two d",
+        "-d s/a d/a",
+        "-a s/a s/two d",
+        "-P --preserve=links s/a s/two d",
+        "-r s/t s/a d",
+        "-rp s/. d",
+        "-a s/. d",
+        "-rd s/t d",
+        "-r --preserve=links s/. d",
+        "-a --no-preserve=links s/t s/a d",
+    ];
+    let cases = copies.map(|copy| (there, copy));
+    let comes = "echo new > a; echo two > two; ln two twin; mkdir t; echo 1 > t/a; ln t/a t/c; echo 2 > t/b";
+    as_cp_does(comes, &cases);
+}
+
+/// An ACL is a part of the mode: with it it comes, and what is there goes; a mode alone would give the group its mask.
+#[test]
+fn acls_come_and_go_with_the_mode() {
+    let there = "setfacl -m d:u:7:rwx .; mkdir t t/dd; echo old > t/f; echo old > t/plain; echo old > f
+        setfacl -m u:8:rwx f t/f t/plain; setfacl -m u:8:rwx -m d:u:9:rwx t/dd; setfattr -n user.old -v 1 t/plain";
+    let mut copies = Vec::new();
+    for way in ["-r", "-rp", "-a", "-r --preserve", "-a --no-preserve=xattr", "-a --no-preserve=ownership"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(
+            ["mode", "ownership", "timestamps", "xattr", "mode,xattr"].map(|p| format!("-r --preserve={p}")),
+        )
+    {
+        copies.push(format!("{way} s/t s/f s/new d"));
+        copies.push(format!("{way} s/t/. d/fresh"));
+    }
+    let cases: Vec<_> = copies.iter().map(|copy| (there, copy.as_str())).collect();
+    let comes = "echo f > f; chown 3:4 f; chmod 640 f; setfacl -m u:5:rwx,g::r f; cp -p f new; mkdir t t/dd
+        cp -p f t/f; echo p > t/plain; chmod 664 t/plain; setfattr -n user.x -v 1 f t/f t/dd; echo g > t/dd/g
+        setfacl -m u:5:rwx -m d:u:6:rwx t/dd; mkfifo t/pipe; setfacl -m u:5:rw t/pipe; ln -s f t/l; mkdir -m 750 t/e";
+    as_cp_does(comes, &cases);
+}
+
+/// Names of one inode below several sources.
+#[test]
+fn links_between_sources() {
+    let there = "mkdir old; echo old > old/x; ln old/x y";
+    let copies = [
+        "-a s/a s/b d",
+        "-r s/a s/b d",
+        "-a s/a/x s/b/y d",
+        "-d s/b/y s/a/x d",
+        "-a s/b s/a/l s/a/x d",
+        "-a s/a/. s/b d",
+        "-a s/a s/b s/c/b d",
+        "-a -T s/a d",
+        "-a s/a/x s/c/x d",
+        "-r --preserve=links s/a s/a/x s/b/y d/old",
+    ];
+    let comes = "mkdir a b c c/b; echo 1 > a/x; ln a/x b/y; ln a/x b/z; ln -s q a/l; ln a/l b/m
+        echo other > c/b/y; echo cx > c/x; mkfifo a/p; ln a/p b/p";
+    as_cp_does(comes, &copies.map(|copy| (there, copy)));
+}
+
+/// A file goes through a symlink to a file of the same tree, and through no other one there.
+#[test]
+fn symlinks_in_the_way() {
+    let there = "mkdir t t/sub; cd t; echo old > target; echo old > twin; ln twin twin2; echo old > sub/deep
+        ln -s target f; ln -s sub/../sub/deep g; echo old > h; ln -s ../h sub/h; ln -s twin i; ln -s nothing dangling
+        ln -s loop loop; ln -s sub dir; ln -s target l; echo old > l2; ln -s sub sub2
+        touch -d 2000-01-01 target sub/deep; touch -h -d 2005-01-01 f g";
+    let copies = [
+        "-r s/t d",
+        "-a s/t d",
+        "-a s/t/. d/t",
+        "-ru s/t d",
+        "-rp --no-preserve=timestamps s/t d",
+        "-r --remove-destination s/t d",
+    ];
+    let comes =
+        "mkdir t t/sub t/sub2; cd t; for f in f g sub/h i dangling loop dir; do echo new $f > $f; done
+        ln -s new l; ln -s new l2; touch -h -d 2001-01-01 f g";
+    let cases = copies.map(|copy| (there, copy));
+    let operands = [
+        "s/f d/t/f",
+        "-a s/f d/t",
+        "-p s/f d/t/dangling",
+        "s/dangling s/f d/t",
+        "-d s/t/l d/t/l",
+        "--remove-destination s/f s/dangling d/t",
+    ];
+    let comes = format!("echo f > f; echo d > dangling; {comes}");
+    as_cp_does(&comes, &[&cases[..], &operands.map(|copy| (there, copy))[..]].concat());
+}
+
+/// A symlink in a tree that leads out of it is not written through, into whatever it is copied.
+#[test]
+fn symlinks_that_lead_out_of_the_tree() {
+    let there =
+        "mkdir d d/t d/t/sub; echo old > victim; ln -s ../../victim d/t/up; ln -s \"$PWD/victim\" d/t/abs
+        ln -s sub/../../../victim d/t/round; ln -s /victim d/t/root";
+    let comes = "mkdir t; for f in up abs round root last; do echo new > t/$f; done";
+    let Some(source) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, comes))) else { return };
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, &format!("{there}; {comes}")))) else {
+        return;
+    };
+    let out = lab.host("out");
+    fs::create_dir(&out).unwrap();
+    sh(&out, there);
+    let from = lab.host("from");
+    fs::create_dir(&from).unwrap();
+    sh(&from, comes);
+    let from = from.join("t").to_str().unwrap().to_owned();
+    let image = format!("{}:/t", source.image.display());
+    for way in ["-r", "-a"] {
+        let to = out.join("d").to_str().unwrap().to_owned();
+        for (from, to) in
+            [(&image, &to), (&from, &lab.at("/d")), (&image, &lab.at("/d")), (&lab.at("/t"), &lab.at("/d"))]
+        {
+            let ran = run(&["cp", way, from, to]).expect(1);
+            let refused = ran.stderr.lines().filter(|l| l.contains("leads out of the tree")).count();
+            assert_eq!(refused, 4, "{from} {to}: {}", ran.stderr);
+        }
+    }
+    let check = |top: &Path| {
+        assert_eq!(fs::read_to_string(top.join("victim")).unwrap(), "old\n");
+        assert_eq!(fs::read_to_string(top.join("d/t/last")).unwrap(), "new\n");
+    };
+    check(&out);
+    lab.mounted(check);
+    Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
+}
+
+/// What one source brings is no way for the next one: a symlink of the image, and a file of its name.
+#[test]
+fn symlinks_from_one_source_do_not_lead_the_next_one_out() {
+    let comes = "mkdir a b c; ln -s ../victim a/l; echo evil > b/l; cp -r b c/a";
+    let Some(source) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, comes))) else { return };
+    let at = |path: &str| format!("{}:{path}", source.image.display());
+    let cases: [(&[&str], i32); 4] =
+        [(&["/a/l", "/b/l"], 1), (&["/a/.", "/b/l"], 1), (&["/a/.", "/b/."], 1), (&["/a", "/c/a"], 1)];
+    for (n, (words, code)) in cases.into_iter().enumerate() {
+        let dir = source.host(&n.to_string());
+        fs::create_dir_all(dir.join("d")).unwrap();
+        fs::write(dir.join("victim"), "old").unwrap();
+        fs::write(dir.join("d/victim"), "old").unwrap();
+        let mut args = vec!["cp".to_owned(), "-a".to_owned()];
+        args.extend(words.iter().map(|word| at(word)));
+        args.push(dir.join("d").to_str().unwrap().to_owned());
+        run(&args).expect(code);
+        assert_eq!(fs::read_to_string(dir.join("victim")).unwrap(), "old", "{words:?}");
+    }
+}
+
+/// Where the host takes no ACLs the copy fails as cp(1)'s does, and the mode gives nobody more than the ACL did.
+#[test]
+fn an_acl_that_the_host_does_not_take() {
+    let fill = "echo f > f; chmod 600 f; setfacl -m u:5:rwx f; echo p > plain; chmod 664 plain";
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, fill))) else { return };
+    let dir = lab.host("ram");
+    fs::create_dir(&dir).unwrap();
+    sh(lab.dir.path(), "mount -t ramfs ramfs ram");
+    let ran = ["-p", "-a", "--preserve=mode"].map(|way| {
+        let to = dir.join(way.trim_start_matches('-').replace('=', ""));
+        let ran = run(&["cp", way, &lab.at("/f"), to.to_str().unwrap()]);
+        (ran.code, sh(&dir, &format!("stat -c %a {}", to.display())), ran.stderr)
+    });
+    let plain = run(&["cp", "-p", &lab.at("/plain"), dir.to_str().unwrap()]).code;
+    sh(lab.dir.path(), "umount ram");
+    assert_eq!(plain, 0);
+    for (code, mode, said) in ran {
+        assert_eq!((code, mode.as_str()), (1, "600\n"), "{said}");
+        assert!(said.contains("/f: system.posix_acl_access: Operation not supported"), "{said}");
+    }
+}
+
+/// The compression property goes to a host on btrfs, before the data; elsewhere the copy says that it did not.
+#[test]
+fn the_compression_property_on_the_host() {
+    let fill = "for f in zlib zstd lzo none; do touch $f; btrfs property set $f compression $f; yes | head -c 300000 > $f; done
+        setfattr -n btrfs.compression -v zstd:7 zstd; mkdir d; btrfs property set d compression lzo; yes | head -c 300000 > plain
+        mkdir e; yes | head -c 9000000 > e/zlib; cp -a e/zlib d/";
+    let Some(source) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, fill))) else { return };
+    let Some(host) = Lab::kernel_made(&[], "rw", |_| {}) else { return };
+    let oracle = Oracle::new();
+    let mount = oracle.mount(&host.image, "rw").unwrap().unwrap();
+    let to = mount.path().to_str().unwrap().to_owned();
+    let ran = run(&["cp", "-a", &source.at("/."), &to]).expect(0);
+    assert_eq!(ran.stderr, "");
+    assert_eq!(mount.unmount().unwrap(), [""; 0]);
+    let look = |lab: &Lab| {
+        let mut seen = String::new();
+        lab.mounted(|top| {
+            seen = sh(
+                top,
+                "getfattr -R -m btrfs -d . | sort; lsattr -R; for f in zlib zstd lzo none plain d/zlib; do \
+                echo $f $(filefrag -v $f | grep -c encoded); md5sum $f; done",
+            );
+        });
+        seen
+    };
+    assert_eq!(look(&host), look(&source));
+    let out = host.host("out");
+    let ran = run(&["cp", "-a", &source.at("/zstd"), out.to_str().unwrap()]);
+    if ran.code == 0 && !ran.stderr.is_empty() {
+        assert!(ran.stderr.contains("btrfs.compression"), "{}", ran.stderr);
+    }
+    oracle.judge(&host.image, None).unwrap().assert_ok();
+}
+
+/// Each word of --preserve keeps what it says, and nothing else.
+#[test]
+fn what_is_listed_is_kept() {
+    let stat_line = |stat: &Value| {
+        let file = &stat["files"][0];
+        let xattr = file["xattrs"].as_array().unwrap().iter().map(|x| x["name"].as_str().unwrap());
+        let year = if file["mtime"][0].as_u64().unwrap() < 1_000_000_000 { "2001" } else { "x" };
+        let mode = file["mode"].as_str().unwrap().trim_start_matches('0');
+        let owner = format!("{}:{}", file["uid"], file["gid"]);
+        [mode, &owner, year].into_iter().chain(xattr).collect::<Vec<_>>().join(" ")
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let host = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    sh(
+        dir.path(),
+        "echo x > f; chmod 2751 f; setfattr -n user.a -v 1 f; touch -d 2001-02-03 f; chown 5:6 f; ln f g",
+    );
+    run(&["mkfs", "-q", "-b", "200M", &host("a.img")]).expect(0);
+    let image = format!("{}:", host("a.img"));
+    run(&["cp", "-a", &host("f"), &format!("{image}/f")]).expect(0);
+    let cases = [
+        ("--preserve=mode", "751 0:0 x"),
+        ("--preserve=ownership", "751 5:6 x"),
+        ("--preserve=timestamps", "751 0:0 2001"),
+        ("--preserve=mode,ownership", "2751 5:6 x"),
+        ("-p", "2751 5:6 2001"),
+        ("-a", "2751 5:6 2001 user.a"),
+        ("--preserve=xattr", "751 0:0 x user.a"),
+    ];
+    let minus = [
+        ("mode", "751 5:6 2001 user.a"),
+        ("ownership", "751 0:0 2001 user.a"),
+        ("timestamps", "2751 5:6 x user.a"),
+        ("xattr", "2751 5:6 2001"),
+        ("all", "751 0:0 x"),
+    ];
+    let minus = minus.map(|(what, seen)| (format!("--no-preserve={what}"), seen));
+    let cases = cases.map(|(way, seen)| (vec![way], seen)).into_iter();
+    let cases = cases.chain(minus.iter().map(|(way, seen)| (vec!["-a", way], *seen)));
+    for (n, (ways, expected)) in cases.enumerate() {
+        let targets = [format!("{image}/in{n}"), format!("{image}/within{n}"), host(&format!("out{n}"))];
+        for (from, to) in [host("f"), format!("{image}/f"), format!("{image}/f")].iter().zip(&targets) {
+            let args = [&["cp", "--setuid"], &ways[..], &[from.as_str(), to]].concat();
+            run(&args).expect(0);
+            let seen = if to.contains(".img:") {
+                let stat = run(&["stat", "--json", to]).expect(0);
+                stat_line(&serde_json::from_slice(&stat.stdout).unwrap())
+            } else {
+                let meta = fs::metadata(to).unwrap();
+                let year = if meta.mtime() < 1_000_000_000 { "2001" } else { "x" };
+                let xattr = sh(dir.path(), &format!("getfattr -m user {to} | sed 1d"));
+                let line = format!("{:o} {}:{} {year} {xattr}", meta.mode() & 0o7777, meta.uid(), meta.gid());
+                line.trim().to_owned()
+            };
+            assert_eq!(seen, expected, "{ways:?} {from} {to}");
+        }
+    }
+}
