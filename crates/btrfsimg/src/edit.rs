@@ -1,6 +1,7 @@
 //! Commands that change an image: each is an [`Edit`], which `batch` can run together with others in one commit.
 
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -93,6 +94,7 @@ impl<'a> EditCx<'a, '_> {
     pub(crate) fn reference(&self, word: &std::ffi::OsStr, follow: bool) -> Result<Place> {
         if self.image.image.is_none()
             && let Word::Host(path) = self.image.word(word)
+            && !word.as_bytes().windows(2).any(|two| two == b":/")
             && !holds_btrfs(&path)
         {
             let path = path.display();

@@ -99,6 +99,9 @@ impl<'a> Walker<'a> {
             Some(name) if info.is_dir() => {
                 let dir = Dir::make(self.top.target.as_fd(), name, *info, self.node.clone())?;
                 self.top.name = Some(name.into());
+                if self.shared.options.list {
+                    (self.shared.report)(Report::Copying { path: self.node.name() });
+                }
                 self.summary.directories += 1;
                 self.enter_top(dir, info)?;
             }
