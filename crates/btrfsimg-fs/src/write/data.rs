@@ -2,22 +2,46 @@
 
 use std::ops::Range;
 
+use btrfsimg_compress::{Algorithm, Decoder};
 use btrfsimg_ondisk::{
     BackRef, EXTENT_MAX, FileExtent, FileExtentKind, FileExtentRange, Key, KeyType, Logical, inode_flags,
 };
 
-use super::encode::{EncodedData, EncodedExtent};
+use super::encode::{EncodedData, EncodedExtent, Format};
 use crate::error::{Error, Result};
 use crate::txn::{ItemBatch, Transaction};
 
 /// Where the stored bytes of an [`EncodedData`] went.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Placement {
     /// Start in the data, and address: pieces in order, each up to where the next starts.
     pieces: Vec<(usize, Logical)>,
+    /// Extents that are stored raw instead, by the start of what they were.
+    raw: Vec<(usize, Raw)>,
+}
+
+/// An extent that was compressed, and is stored as it was before, where free space is in pieces.
+#[derive(Clone, Debug)]
+struct Raw {
+    data: EncodedData,
+    extent: EncodedExtent,
+    placement: Placement,
 }
 
 impl Placement {
+    /// The extent as it was placed, with what it is in.
+    fn placed<'p>(
+        &'p self,
+        data: &'p EncodedData,
+        extent: &'p EncodedExtent,
+    ) -> (&'p EncodedData, &'p EncodedExtent, &'p Placement) {
+        let is_it = |(start, _): &&(usize, Raw)| !extent.inline && *start == extent.stored.start;
+        match self.raw.iter().find(is_it) {
+            Some((_, raw)) => (&raw.data, &raw.extent, &raw.placement),
+            None => (data, extent, self),
+        }
+    }
+
     /// Where the stored bytes `range` are: ranges of them with their addresses.
     fn of(&self, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, Logical)> + '_ {
         let first = self.pieces.partition_point(|(start, _)| *start <= range.start).saturating_sub(1);
@@ -31,24 +55,49 @@ impl Placement {
     }
 }
 
-/// Allocates space for all of `data` and writes it: in one piece if there is one that long, else extent by extent.
+/// Allocates space for all of `data` and writes it: in one piece if there is one that long, else extent by extent; one
+/// that is compressed and fits nowhere in one piece is stored raw, in several.
 ///
 /// # Errors
 /// `NoSpace`, `Io`.
 pub fn place(tx: &mut Transaction<'_>, data: &EncodedData, extents: &[&EncodedExtent]) -> Result<Placement> {
     if data.data.is_empty() {
-        return Ok(Placement { pieces: Vec::new() });
+        return Ok(Placement::default());
     }
     if let Some(at) = tx.alloc_data_in_place(data.data.len() as u64)? {
         tx.write_data(at, &data.data)?;
-        return Ok(Placement { pieces: vec![(0, at)] });
+        return Ok(Placement { pieces: vec![(0, at)], ..Placement::default() });
     }
     // One by one, so that what is left in the block groups is used before a chunk is added.
-    let mut pieces = Vec::with_capacity(extents.len());
+    let mut placement = Placement::default();
     for extent in extents.iter().filter(|e| !e.inline) {
-        place_extent(tx, data, extent, &mut pieces)?;
+        match place_extent(tx, data, extent, &mut placement.pieces) {
+            Err(full @ Error::NoSpace { .. }) if extent.compression != 0 => {
+                let raw = place_raw(tx, data, extent).map_err(|error| match error {
+                    Error::NoSpace { .. } => full,
+                    other => other,
+                })?;
+                placement.raw.push((extent.stored.start, raw));
+            }
+            done => done?,
+        }
     }
-    Ok(Placement { pieces })
+    Ok(placement)
+}
+
+/// Stores raw, as kernels do, what is compressed and does not fit in one piece.
+fn place_raw(tx: &mut Transaction<'_>, data: &EncodedData, extent: &EncodedExtent) -> Result<Raw> {
+    let unknown = || Error::Invalid(format!("compression {} of an extent", extent.compression));
+    let algorithm = Algorithm::from_code(extent.compression).ok_or_else(unknown)?;
+    let length = usize::try_from(extent.num_bytes).map_err(|_| unknown())?;
+    let (stored, mut bytes) = (&data.data[extent.stored.clone()], vec![0; length]);
+    Decoder::new()
+        .decode_extent(algorithm, stored, tx.sectorsize(), &mut bytes)
+        .map_err(|error| Error::Invalid(error.to_string()))?;
+    let (data, extent) = EncodedData::raw(extent.file_offset, &bytes, &Format::of(tx));
+    let mut placement = Placement::default();
+    place_extent(tx, &data, &extent, &mut placement.pieces)?;
+    Ok(Raw { data, extent, placement })
 }
 
 /// Allocates and writes one extent; one that is stored raw in several pieces, where free space is in pieces.
@@ -102,7 +151,8 @@ pub fn push_extents(
     extents: &[EncodedExtent],
 ) -> Result<u64> {
     let mut nbytes = 0;
-    for extent in extents {
+    let placed: Vec<_> = extents.iter().map(|extent| placement.placed(data, extent)).collect();
+    for &(data, extent, placement) in &placed {
         let mut push = |file_offset: u64, ram_bytes: u64, kind: FileExtentKind<'_>| {
             let item =
                 FileExtent { generation: tx.transid(), ram_bytes, compression: extent.compression, kind };
@@ -128,7 +178,7 @@ pub fn push_extents(
             push(extent.file_offset + skipped, num_bytes, FileExtentKind::Regular(range));
         }
     }
-    for extent in extents.iter().filter(|e| !e.inline) {
+    for (data, extent, placement) in placed.into_iter().filter(|(_, extent, _)| !extent.inline) {
         for (part, at) in placement.of(extent.stored.clone()) {
             let file_offset = extent.file_offset + (part.start - extent.stored.start) as u64;
             create_extent(tx, owner, data, part, at, file_offset)?;
