@@ -13,7 +13,7 @@ use super::dirs::{Dir, Parked};
 use super::feed::Feed;
 use super::host::{self, failed};
 use super::links::{Links, Top};
-use super::paths::{PathNode, Spot};
+use super::paths::PathNode;
 use super::{LeftOut, Report, Shared, Summary};
 use crate::error::{Error, Result};
 use crate::existing::Existing;
@@ -152,7 +152,7 @@ impl<'a> Walker<'a> {
         if self.shared.options.salvage {
             self.nodes.insert(place, dir.state.node.clone());
         }
-        let entries = match self.read_dir(place, dir.state.node.spot(b"")) {
+        let entries = match self.read_dir(place, &dir.state.node) {
             Ok(entries) => entries,
             Err(e) => {
                 self.shared.fail(&dir.state.node.path_of(b""), e);
@@ -165,27 +165,35 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn read_dir(&self, dir: Place, path: Spot<'_>) -> Result<Vec<Entry>> {
-        let mut out = Vec::new();
+    fn read_dir(&self, dir: Place, node: &PathNode) -> Result<Vec<Entry>> {
+        let (mut out, mut seen) = (Vec::new(), HashSet::new());
         let listed = lookup::entries(self.shared.fs, dir, |entry| {
             match entry.and_then(|(_, e)| self.found(dir, &e)) {
-                Ok(found) => out.push(found),
-                Err(e) => self.shared.fail(&path.path(), e),
+                Ok(found) if seen.insert(found.0.clone()) => out.push(found),
+                // It would take the place of the first.
+                Ok((name, ..)) => {
+                    let (root, ino) = (dir.tree, dir.ino);
+                    let reason = format!("root={root} inode {ino}: a second entry of this name, not copied");
+                    self.shared.fail(&node.path_of(&name), Error::corrupt("DIR-12", reason));
+                }
+                Err(e) => self.shared.fail(&node.path_of(b""), e),
             }
             Ok(true)
         });
         if self.shared.options.salvage {
             // Each name stands in two places: what is lost in one may be in the other.
-            let names: HashSet<Vec<u8>> = out.iter().map(|(name, ..)| name.clone()).collect();
             let by_hash = lookup::entries_by_hash(self.shared.fs, dir, |entry| {
-                out.extend(
-                    entry.ok().filter(|e| !names.contains(e.name)).and_then(|e| self.found(dir, &e).ok()),
-                );
+                if let Ok(e) = entry
+                    && seen.insert(e.name.to_vec())
+                    && let Ok(found) = self.found(dir, &e)
+                {
+                    out.push(found);
+                }
                 Ok(true)
             });
             // What was found stays found, whatever ended the one walk or the other.
             if let Err(e) = listed.and(by_hash) {
-                self.shared.fail(&path.path(), e);
+                self.shared.fail(&node.path_of(b""), e);
             }
             return Ok(out);
         }
