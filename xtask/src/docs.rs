@@ -22,7 +22,7 @@ Names stay: a rule that is dropped leaves its name unused.
 
 | grade | meaning | severity in `--json`, exit code |
 |---|---|---|
-| refused | kernels refuse to mount the image or to read the block | `error`, 4 |
+| refused | kernels refuse to mount the image or to read the block: Linux 6.18, but for a device extent of a wrong length (DE-05: newer ones) and the items of the free space tree (FS-01 to FS-03), which it does not read where nothing is written | `error`, 4 |
 | inconsistent | `btrfs check` calls it an error; kernels may read on | `error`, 4 |
 | warning | odd or out of date; nothing is lost and nothing refuses it | `warning`, 0 (4 with `--fail-on warning`) |
 

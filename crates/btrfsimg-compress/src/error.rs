@@ -29,8 +29,8 @@ pub enum SpecError {
     LevelOutOfRange {
         /// The algorithm that was named.
         algorithm: Algorithm,
-        /// The number after the colon (saturated).
-        level: i64,
+        /// The number after the colon, as typed.
+        level: String,
     },
     /// A level was given for an algorithm that has none.
     #[error("{0} takes no level")]

@@ -113,7 +113,7 @@ impl Method {
         match i8::try_from(level) {
             Ok(0) => Ok(Method::with_default_level(algorithm)),
             Ok(level) if (min..=max).contains(&level) => Ok(Method { algorithm, level }),
-            _ => Err(SpecError::LevelOutOfRange { algorithm, level }),
+            _ => Err(SpecError::LevelOutOfRange { algorithm, level: level.to_string() }),
         }
     }
 
@@ -212,7 +212,9 @@ impl FromStr for CompressionSpec {
         }
         let number = parse_decimal(level)
             .ok_or_else(|| SpecError::NotANumber { algorithm, level: level.to_owned() })?;
-        Ok(Method::with_level(algorithm, number)?.into())
+        let method = Method::with_level(algorithm, number);
+        let method = method.map_err(|_| SpecError::LevelOutOfRange { algorithm, level: level.to_owned() })?;
+        Ok(method.into())
     }
 }
 
@@ -313,6 +315,14 @@ mod tests {
             let way_out =
                 ["valid are none, lzo, zlib[:1-9], zstd[:-15..15]", "1 to 9", "-15 to 15", "no level"];
             assert!(way_out.iter().any(|words| error.contains(words)), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_level_out_of_range_is_shown_as_typed() {
+        for level in ["99999999999999999999", "-99999999999999999999", "16"] {
+            let error = format!("zstd:{level}").parse::<CompressionSpec>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("level {level} out of range for zstd")), "{error}");
         }
     }
 

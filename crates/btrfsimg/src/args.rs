@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use clap::{ArgAction, Parser};
+use clap::{ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::cmd::Command;
-use crate::output::Ui;
+use crate::output::{Json, Ui};
 
 /// Make, fill, read, change and verify btrfs images, without root and without mounting them.
 ///
@@ -55,17 +55,37 @@ Examples:
 
 /// Runs what the command line asks for, and gives the exit code.
 pub(crate) fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let (cli, json) = match parse() {
+        Ok(parsed) => parsed,
         Err(e) => {
             // Nothing can be done when even the help cannot be printed.
             let _ = e.print();
             return ExitCode::from(if e.use_stderr() { crate::exit::USAGE } else { 0 });
         }
     };
-    let ui = Ui::new(cli.global);
+    let ui = Ui::new(cli.global, json);
     let result = cli.command.run(&ui);
     ui.finish(result)
+}
+
+fn parse() -> Result<(Cli, Json), clap::Error> {
+    let matches = Cli::command().try_get_matches()?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut Cli::command()))?;
+    Ok((cli, json_of(&matches)))
+}
+
+/// The JSON that the subcommand was asked for.
+fn json_of(matches: &ArgMatches) -> Json {
+    let mut leaf = matches;
+    while let Some((_, below)) = leaf.subcommand() {
+        leaf = below;
+    }
+    let is_set = |name| matches!(leaf.try_get_one::<bool>(name), Ok(Some(true)));
+    match (is_set("json"), is_set("jsonl")) {
+        (_, true) => Json::Lines,
+        (true, false) => Json::Document,
+        (false, false) => Json::No,
+    }
 }
 
 #[cfg(test)]
@@ -74,7 +94,6 @@ mod tests {
 
     #[test]
     fn the_definitions_are_sound() {
-        use clap::CommandFactory as _;
         Cli::command().debug_assert();
     }
 }

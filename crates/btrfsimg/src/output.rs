@@ -5,8 +5,10 @@ mod mode;
 mod time;
 
 use std::io::{self, BufWriter, StdoutLock, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use anyhow::Result;
 use base64::Engine as _;
@@ -23,17 +25,36 @@ pub(crate) use time::{iso_time, list_time, parse_stamp, parse_time, second};
 /// The version of the JSON schema, in every document.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 
+/// The JSON that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Json {
+    No,
+    /// One document.
+    Document,
+    /// Documents of a line each.
+    Lines,
+}
+
+/// Whether a document was printed, or begun.
+static REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that a document begins on standard output, other than by [`print_json`].
+pub(crate) fn begin_document() {
+    REPORTED.store(true, Ordering::Relaxed);
+}
+
 /// Where messages go, and what the process will return.
 #[derive(Debug)]
 pub(crate) struct Ui {
     global: Global,
+    json: Json,
     code: AtomicU8,
 }
 
 impl Ui {
     /// For one run.
-    pub(crate) fn new(global: Global) -> Ui {
-        Ui { global, code: AtomicU8::new(exit::OK) }
+    pub(crate) fn new(global: Global, json: Json) -> Ui {
+        Ui { global, json, code: AtomicU8::new(exit::OK) }
     }
 
     /// Whether `-q` was given.
@@ -90,12 +111,22 @@ impl Ui {
         let _ = self.code.fetch_update(Ordering::Relaxed, Ordering::Relaxed, merge);
     }
 
-    /// Prints the error that ended the command, if any, and gives the exit code.
+    /// Prints the error that ended the command, if any, and gives the exit code. Where JSON was asked for and none was
+    /// printed yet, the error is the document.
     pub(crate) fn finish(&self, result: Result<()>) -> ExitCode {
         if let Err(e) = result
             && !exit::is_broken_pipe(&e)
         {
-            self.fail(&message(&e), exit::code_of(&e));
+            let said = message(&e);
+            if self.json != Json::No && !REPORTED.load(Ordering::Relaxed) {
+                let error = Map::from_iter([("error".to_owned(), said.clone().into())]);
+                // What is wrong is said on standard error in any case.
+                let _ = match self.json {
+                    Json::Lines => print_json_line("summary", error),
+                    _ => print_json(error),
+                };
+            }
+            self.fail(&said, exit::code_of(&e));
         }
         ExitCode::from(self.code.load(Ordering::Relaxed))
     }
@@ -138,11 +169,43 @@ pub(crate) fn print_json(body: impl Serialize) -> Result<()> {
         Value::Object(fields) => document.extend(fields),
         other => _ = document.insert("value".to_owned(), other),
     }
+    begin_document();
     let mut out = stdout();
     serde_json::to_writer_pretty(&mut out, &document)?;
     writeln!(out)?;
     out.flush()?;
     Ok(())
+}
+
+/// Prints a JSON document on one line, led by the schema's version and what it is.
+pub(crate) fn print_json_line(kind: &str, fields: Map<String, Value>) -> Result<()> {
+    let mut line = Map::new();
+    line.insert("version".to_owned(), SCHEMA_VERSION.into());
+    line.insert("type".to_owned(), kind.into());
+    line.extend(fields);
+    if kind == "summary" {
+        begin_document();
+    }
+    let mut out = stdout();
+    serde_json::to_writer(&mut out, &line)?;
+    writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Adds a path of the host to a JSON object, as [`put_bytes`].
+pub(crate) fn put_path(object: &mut Map<String, Value>, field: &str, path: &Path) {
+    put_bytes(object, field, path.as_os_str().as_bytes());
+}
+
+/// The fields of a JSON object about an image, which leads them.
+pub(crate) fn about_image(image: &Path, fields: Value) -> Map<String, Value> {
+    let mut object = Map::new();
+    put_path(&mut object, "image", image);
+    if let Value::Object(fields) = fields {
+        object.extend(fields);
+    }
+    object
 }
 
 /// Adds bytes to a JSON object: as text, lossy, and in base64 under `field_b64` where they are not UTF-8.

@@ -84,6 +84,18 @@ super::table! {
     "dev-extent-unaligned": "DE-03", kernel refuses, check misses,
     "points a device extent into the middle of a sector", needs "a device extent",
     |image, target| dev_extent(image, target, |e| e.chunk_offset += 512);
+    "dev-extent-length-unaligned": "DE-03", kernel refuses, check names,
+    "makes a device extent an eighth of a sector shorter", needs "a device extent",
+    |image, target| dev_extent(image, target, |e| e.length -= 512);
+    "dev-extent-start-unaligned": "DE-03", kernel refuses, check misses,
+    "moves a device extent into the middle of a sector", needs "a last device extent",
+    |image, _| {
+        let spot = some!(image.last(objectid::DEV_TREE)?);
+        if spot.key.key_type != KeyType::DEV_EXTENT {
+            return Ok(None);
+        }
+        image.rekey(&spot, Key { offset: spot.key.offset + 512, ..spot.key })
+    };
     "dev-extents-overlap": "DE-04", kernel refuses, check names,
     "moves a device extent into the one before", needs "two device extents that touch",
     |image, target| {

@@ -113,14 +113,13 @@ super::table! {
     |image, target| byte(image, target, KeyType::DIR_INDEX, NAME, 0);
     "dir-item-name-dot-dot": "DIR-11", kernel refuses, check names,
     "renames an entry to `..`, hash and all", needs "a directory entry, and room in its leaf",
-    |image, target| {
-        let spot = some!(in_subvolumes(image, target, KeyType::DIR_ITEM, |i| i.has_room(40))?);
-        let mut data = image.item(&spot)?;
-        data.truncate(NAME);
-        data[NAME_LEN..NAME_LEN + 2].copy_from_slice(&2u16.to_le_bytes());
-        data.extend_from_slice(b"..");
-        image.replace(&spot, Key { offset: name_hash(b".."), ..spot.key }, &data)
-    };
+    |image, target| rename(image, target, b"..");
+    "dir-item-name-dot": "DIR-11", kernel refuses, check names,
+    "renames an entry to `.`, hash and all", needs "a directory entry, and room in its leaf",
+    |image, target| rename(image, target, b".");
+    "dir-item-name-empty": "DIR-11", kernel refuses, check names,
+    "takes all of an entry's name, hash and all", needs "a directory entry, and room in its leaf",
+    |image, target| rename(image, target, b"");
     "dir-item-name-twice": "DIR-12", kernel reads, check names,
     "lists an entry twice in its hash bucket", needs "a directory entry, and room in its leaf",
     |image, target| twice(image, target, KeyType::DIR_ITEM);
@@ -143,6 +142,14 @@ super::table! {
             i.slot == 0 || i.leaf.key(i.slot - 1) < Key { offset: 1, ..i.key }
         })?);
         image.rekey(&spot, Key { offset: 1, ..spot.key })
+    };
+    "dir-index-high": "DIR-13", kernel reads, check names,
+    "moves a directory's last entry to index 2^63", needs "a directory with an entry, and another inode behind it",
+    |image, target| {
+        let spot = some!(in_subvolumes(image, target, KeyType::DIR_INDEX, |i| {
+            i.next().is_some_and(|next| next > Key { offset: u64::MAX, ..i.key })
+        })?);
+        image.rekey(&spot, Key { offset: 1 << 63, ..spot.key })
     };
     "xattr-prefix": "DIR-14", kernel reads, check misses,
     "gives an xattr a prefix that kernels do not know, hash and all", needs "an xattr, and room in its leaf",
@@ -196,6 +203,17 @@ fn file_entry(image: &Image, target: &Target) -> Found<Spot> {
 fn byte(image: &mut Image, target: &Target, key_type: KeyType, at: usize, value: u8) -> Found<()> {
     let spot = some!(in_subvolumes(image, target, key_type, |_| true)?);
     image.edit_at::<u8>(&spot, at, |b| *b = value)
+}
+
+/// Gives an entry by hash another name.
+fn rename(image: &mut Image, target: &Target, name: &[u8]) -> Found<()> {
+    let spot = some!(in_subvolumes(image, target, KeyType::DIR_ITEM, |i| i.has_room(40))?);
+    let mut data = image.item(&spot)?;
+    data.truncate(NAME);
+    let len = u16::try_from(name.len()).unwrap_or(u16::MAX);
+    data[NAME_LEN..NAME_LEN + 2].copy_from_slice(&len.to_le_bytes());
+    data.extend_from_slice(name);
+    image.replace(&spot, Key { offset: name_hash(name), ..spot.key }, &data)
 }
 
 /// Sets a length of the first entry of an item.

@@ -24,11 +24,29 @@ super::table! {
         let spot = some!(in_tree(image, target, INFO, |_| true)?);
         image.edit::<FreeSpaceInfo>(&spot, |i| i.flags |= 2)
     };
+    "free-space-info-count-large": "FS-01", kernel reads, check names,
+    "makes a free space info count more extents than its range has sectors", needs "a block group with a free space info",
+    |image, target| {
+        let spot = some!(info(image, target, |_| true)?);
+        image.edit::<FreeSpaceInfo>(&spot, |i| i.extent_count = u32::MAX.into())
+    };
     "free-space-extent-size": "FS-02", kernel reads, check misses,
     "gives a free space extent a byte of data", needs "a free space extent",
     |image, target| {
         let spot = some!(extent(image, target, |i| i.has_room(1))?);
         image.edit_bytes(&spot, |data| data.push(0))
+    };
+    "free-space-extent-unaligned": "FS-02", kernel reads, check names,
+    "makes a free space extent an eighth of a sector shorter", needs "a free space extent",
+    |image, target| {
+        let spot = some!(extent(image, target, |_| true)?);
+        image.rekey(&spot, Key { offset: spot.key.offset - 512, ..spot.key })
+    };
+    "free-space-extent-empty": "FS-02", kernel reads, check names,
+    "makes a free space extent empty", needs "a free space extent",
+    |image, target| {
+        let spot = some!(extent(image, target, |_| true)?);
+        image.rekey(&spot, Key { offset: 0, ..spot.key })
     };
     "free-space-bitmap-size": "FS-03", kernel reads, check names,
     "cuts the last byte of a free space bitmap", needs "a free space bitmap",

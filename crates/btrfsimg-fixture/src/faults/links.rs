@@ -5,7 +5,7 @@ use btrfsimg_ondisk::{
     write_dir_entry, write_inode_ref,
 };
 
-use super::{S_IFDIR, S_IFREG, blocks, edit_inode, in_subvolumes, inode, kind, some};
+use super::{S_IFDIR, S_IFLNK, S_IFREG, blocks, edit_inode, in_subvolumes, inode, kind, some};
 use crate::error::Found;
 use crate::image::Image;
 use crate::place::Spot;
@@ -80,6 +80,15 @@ super::table! {
     "inode-nbytes": "LK-05", kernel reads, check names,
     "makes a file's nbytes a sector more than its extents", needs "a regular file",
     |image, target| edit_inode(image, target, |i| kind(i) == S_IFREG, |i| i.nbytes += 4096);
+    "dir-nbytes": "LK-12", kernel reads, check misses,
+    "gives a directory nbytes of half a kilobyte", needs "a directory below the root",
+    |image, target| edit_inode(image, target, |i| kind(i) == S_IFDIR, |i| i.nbytes = 512.into());
+    "special-nbytes": "LK-12", kernel reads, check misses,
+    "gives a fifo, socket or device nbytes of a sector", needs "a fifo, socket or device",
+    |image, target| {
+        let special = |i: &InodeItem| ![S_IFREG, S_IFDIR, S_IFLNK].contains(&kind(i));
+        edit_inode(image, target, special, |i| i.nbytes = 4096.into())
+    };
     "inode-orphan-missing": "LK-06", kernel reads, check names,
     "unlinks a file without an orphan item", needs "a file with one name",
     |image, target| {

@@ -49,6 +49,18 @@ super::table! {
         let future = image.ctx().generation + 1000;
         edit(image, target, |r| (r.generation, r.generation_v2) = (future.into(), future.into()))
     };
+    "root-item-generation-v2": "ROOT-03", kernel refuses, check misses,
+    "gives a root item a second generation from the future", needs "a subvolume",
+    |image, target| {
+        let future = image.ctx().generation + 1000;
+        edit(image, target, |r| r.generation_v2 = future.into())
+    };
+    "root-item-last-snapshot": "ROOT-03", kernel refuses, check misses,
+    "says that the last snapshot of a subvolume is from the future", needs "a subvolume",
+    |image, target| {
+        let future = image.ctx().generation + 1000;
+        edit(image, target, |r| r.last_snapshot = future.into())
+    };
     "root-item-unaligned": "ROOT-04", kernel refuses, check names,
     "points a root item into the middle of a sector", needs "a subvolume",
     |image, target| edit(image, target, |r| r.bytenr += 512);

@@ -30,6 +30,12 @@ super::table! {
     "super-root-level": "SB-06", kernel refuses, check names,
     "gives the root tree eight levels more than a tree can have", needs "a superblock",
     |image, _| supers(image, |sb| sb.root_level = 8);
+    "super-chunk-root-level": "SB-06", kernel refuses, check names,
+    "gives the chunk tree level 8, one more than a tree can have", needs "a superblock",
+    |image, _| supers(image, |sb| sb.chunk_root_level = 8);
+    "super-log-root-level": "SB-06", kernel refuses, check names,
+    "gives the log tree level 8, one more than a tree can have", needs "a superblock",
+    |image, _| supers(image, |sb| sb.log_root_level = 8);
     "super-sectorsize": "SB-07", kernel refuses, check names,
     "makes the sector size a number that is no power of two", needs "a superblock",
     |image, _| supers(image, |sb| sb.sectorsize = 6144.into());
@@ -42,6 +48,12 @@ super::table! {
     "super-root-unaligned": "SB-10", kernel refuses, check names,
     "moves the pointer to the root tree into the middle of a sector", needs "a superblock",
     |image, _| supers(image, |sb| sb.root += 512);
+    "super-chunk-root-unaligned": "SB-10", kernel refuses, check names,
+    "moves the pointer to the chunk tree into the middle of a sector", needs "a superblock",
+    |image, _| supers(image, |sb| sb.chunk_root += 512);
+    "super-log-root-unaligned": "SB-10", kernel refuses, check names,
+    "points to a log tree in the middle of a sector", needs "a superblock",
+    |image, _| supers(image, |sb| sb.log_root += 512);
     "super-dev-fsid": "SB-11", kernel refuses, check names,
     "gives the superblock's device item another file system's UUID", needs "a superblock",
     |image, _| supers(image, |sb| sb.dev_item.fsid[0] ^= 1);
@@ -107,6 +119,9 @@ super::table! {
     "super-cache-generation": "SB-19", kernel reads, check misses,
     "makes the space cache newer than the file system", needs "a superblock",
     |image, _| supers(image, |sb| sb.cache_generation = sb.generation + 1);
+    "super-chunk-root-generation": "SB-19", kernel refuses, check names,
+    "makes the chunk tree newer than the file system", needs "a superblock",
+    |image, _| supers(image, |sb| sb.chunk_root_generation = sb.generation + 1);
     "super-total-bytes": "SB-20", kernel reads, check names,
     "makes the total a sector less than the devices have", needs "a superblock",
     |image, _| supers(image, |sb| sb.total_bytes -= 4096);

@@ -137,6 +137,7 @@ fn fill_features(top: &Path) {
     fs::write(top.join("a/b/c/deep"), b"deep").unwrap();
     fs::write(top.join("inline"), b"hello").unwrap();
     symlink("inline", top.join("link")).unwrap();
+    run("mkfifo", &[], &[&top.join("fifo")]);
     run("setfattr", &["-n", "user.note", "-v", "value"], &[&top.join("inline")]);
     fs::write(top.join("noise"), noise(100_000)).unwrap();
     for method in ["zlib", "lzo", "zstd"] {

@@ -317,6 +317,12 @@ impl Inode {
         if let Some(spot) = self.extent {
             findings.add("FE-26", spot.place(subvolume.tree), "file extent in a directory");
         }
+        // mkfs gives root directories a node.
+        let node = subvolume.ctx.nodesize as u64;
+        if !item.nbytes.get().is_multiple_of(node) {
+            let reason = format!("nbytes of a directory, have {} expect a multiple of {node}", item.nbytes);
+            findings.add("LK-12", place(), reason);
+        }
     }
 
     fn judge_file(
@@ -338,6 +344,10 @@ impl Inode {
             findings.add("FE-22", spot.place(tree), "file extents of the inode overlap");
         }
         if !has_data {
+            if item.nbytes != 0 {
+                let reason = format!("nbytes of an inode without data, have {} expect 0", item.nbytes);
+                findings.add("LK-12", Place::inode(tree, self.ino), reason);
+            }
             return;
         }
         // btrfs-convert stores the zero byte behind the target, too.

@@ -16,7 +16,7 @@ use crate::clock;
 use crate::cmd::report::{counted, json_workspaces, shown_size, shown_workspaces};
 use crate::cmd::workers;
 use crate::edit::{EditArgs, stop_flag, tolerate};
-use crate::output::{Ui, print_json, put_bytes, shown, stdout};
+use crate::output::{Ui, print_json, put_bytes, put_path, shown, stdout};
 use crate::size::parse_size;
 
 /// Bytes of files that one commit makes anew. Their new extents need room beside the old ones.
@@ -121,7 +121,7 @@ fn one_image(args: &Args, ui: &Ui, addresses: &[Address], documents: &mut Vec<Va
     let stats = pool.stats();
     if args.json {
         let mut document = counts_json(&report.total);
-        document.insert("image".to_owned(), addresses[0].image.display().to_string().into());
+        put_path(&mut document, "image", &addresses[0].image);
         document.insert("files".to_owned(), report.files.into());
         document.insert("files_rewritten".to_owned(), report.files_rewritten.into());
         document.insert("rewritten".to_owned(), teller.files.into());

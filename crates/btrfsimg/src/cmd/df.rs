@@ -9,7 +9,7 @@ use btrfsimg_ondisk::block_group_flags as bg;
 use serde_json::{Value, json};
 
 use crate::address::ImageArgs;
-use crate::output::{Ui, pretty_size, print_json, stdout};
+use crate::output::{Ui, about_image, pretty_size, print_json, stdout};
 
 /// Show how full an image is
 ///
@@ -47,13 +47,13 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let addresses = args.image.addresses(&args.images)?;
     let (mut documents, mut out) = (Vec::new(), stdout());
     args.image.for_each(&addresses, ui, |image, address| {
-        let (usage, name) = (space_usage(&image.fs)?, address.image.display().to_string());
+        let usage = space_usage(&image.fs)?;
         if args.json {
-            documents.push(document(&name, &usage));
+            documents.push(about_image(&address.image, document(&usage)));
             return Ok(());
         }
         if addresses.len() > 1 {
-            writeln!(out, "{name}:")?;
+            writeln!(out, "{}:", address.image.display())?;
         }
         write(&mut out, &usage, args.bytes)
     })?;
@@ -107,7 +107,7 @@ fn profile_name(bits: u64) -> &'static str {
     }
 }
 
-fn document(image: &str, usage: &SpaceUsage) -> Value {
+fn document(usage: &SpaceUsage) -> Value {
     let groups = usage.groups.iter().map(|((kind, profile), group)| {
         json!({
             "type": type_name(*kind),
@@ -119,7 +119,6 @@ fn document(image: &str, usage: &SpaceUsage) -> Value {
         })
     });
     json!({
-        "image": image,
         "device_size": usage.device_size,
         "device_allocated": usage.device_allocated,
         "device_unallocated": usage.unallocated(),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::address::image_alone;
 use crate::exit::usage;
-use crate::output::{Ui, print_json, stdout};
+use crate::output::{Ui, about_image, print_json, stdout};
 
 /// Break an image in one way, its checksums made right again
 ///
@@ -57,8 +57,12 @@ struct ListArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  btrfsimg fixture explain xattr-data-len")]
+  btrfsimg fixture explain xattr-data-len
+  btrfsimg fixture explain --json xattr-data-len | jq -r .rule")]
 struct ExplainArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// The fault
     fault: String,
 }
@@ -151,7 +155,7 @@ fn key_type_of(text: &str) -> Option<KeyType> {
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     match &args.command {
         FixtureCommand::List(args) => list(args),
-        FixtureCommand::Explain(args) => explain(named(&args.fault)?),
+        FixtureCommand::Explain(args) => explain(named(&args.fault)?, args.json),
         FixtureCommand::Apply(args) => apply(args, ui),
     }
 }
@@ -193,7 +197,10 @@ fn as_json(fault: &Fault) -> Value {
     })
 }
 
-fn explain(fault: &Fault) -> Result<()> {
+fn explain(fault: &Fault, json: bool) -> Result<()> {
+    if json {
+        return print_json(as_json(fault));
+    }
     let rule = Rule(fault.rule).info();
     let mut out = stdout();
     writeln!(out, "{}: {}.\n", fault.name, fault.does)?;
@@ -230,7 +237,8 @@ fn apply(args: &ApplyArgs, ui: &Ui) -> Result<()> {
     })?;
     if args.json {
         let changes: Vec<Value> = changes.iter().map(change_as_json).collect();
-        return print_json(json!({ "image": name, "fault": as_json(fault), "changes": changes }));
+        let fields = json!({ "fault": as_json(fault), "changes": changes });
+        return print_json(about_image(&image, fields));
     }
     if !ui.is_quiet() {
         let mut out = stdout();

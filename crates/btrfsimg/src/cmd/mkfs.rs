@@ -1,22 +1,23 @@
 //! `mkfs`: a new file system, empty or with a directory's contents.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use btrfsimg_compress::CompressionSpec;
 use btrfsimg_fs::Preserve;
-use btrfsimg_fs::import::{self, Links, Report, Sparse, Target, import_tree};
+use btrfsimg_fs::import::{self, Failure, Links, Report, Sparse, Target, import_tree};
 use btrfsimg_fs::mkfs::{Features, ImageOptions, Made, Options, Size, Slack, make_image};
 use btrfsimg_fs::write::encode::CompressionPolicy;
 use btrfsimg_ondisk::{CsumType, Uuid, uuid_from_random};
+use serde_json::Map;
 
 use crate::cmd::report::{
     Progress, json_workspaces, report_failures, shown_counts, shown_size, shown_workspaces,
 };
 use crate::cmd::workers;
 use crate::exit::usage;
-use crate::output::{Ui, print_json, stdout};
+use crate::output::{Ui, about_image, print_json, put_path, stdout};
 use crate::size::parse_size;
 use crate::{clock, edit};
 
@@ -256,13 +257,12 @@ fn say(args: &Args, ui: &Ui, made: &Made<Report>) -> Result<()> {
 
 fn say_json(args: &Args, made: &Made<Report>) -> Result<()> {
     let r = &made.filled;
-    let failures: Vec<_> = r
-        .failures
-        .iter()
-        .map(|f| serde_json::json!({ "path": Path::new(&f.path).display().to_string(), "reason": f.reason }))
-        .collect();
+    let failure = |f: &Failure| {
+        let mut object = Map::from_iter([("reason".to_owned(), f.reason.clone().into())]);
+        put_path(&mut object, "path", &f.path);
+        object
+    };
     let mut document = serde_json::json!({
-        "image": args.image.display().to_string(),
         "size": made.size,
         "uuid": made.fsid.to_string(),
         "files": r.files,
@@ -270,10 +270,10 @@ fn say_json(args: &Args, made: &Made<Report>) -> Result<()> {
         "others": r.others,
         "bytes_read": r.bytes_read,
         "bytes_stored": r.bytes_stored,
-        "failures": failures,
+        "failures": r.failures.iter().map(failure).collect::<Vec<_>>(),
     });
     if args.stats {
         document["workspaces"] = json_workspaces(&r.workspaces);
     }
-    print_json(document)
+    print_json(about_image(&args.image, document))
 }

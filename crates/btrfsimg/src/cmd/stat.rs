@@ -10,7 +10,7 @@ use btrfsimg_ondisk::{FileType, inode_flags};
 use serde_json::{Map, Value, json};
 
 use crate::address::{Address, ImageArgs, Opened};
-use crate::output::{Ui, iso_time, mode_string, print_json, put_bytes, shown, stdout, type_name};
+use crate::output::{Ui, iso_time, mode_string, print_json, put_bytes, put_path, shown, stdout, type_name};
 
 /// Show size, mode, owner, times, flags, property and xattrs of files in an image
 #[derive(clap::Args, Debug)]
@@ -112,7 +112,7 @@ impl<'a> Found<'a> {
 
     fn json(&self, fs: &Filesystem) -> Result<Value> {
         let mut object = Map::new();
-        object.insert("image".to_owned(), self.address.image.display().to_string().into());
+        put_path(&mut object, "image", &self.address.image);
         put_bytes(&mut object, "path", &self.address.path);
         put_info(&mut object, fs, &self.info);
         if let Some(target) = &self.target {

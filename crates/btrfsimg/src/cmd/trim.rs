@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::address::ImageArgs;
 use crate::edit::EditArgs;
-use crate::output::{Ui, print_json};
+use crate::output::{Ui, about_image, print_json};
 
 /// Give back what an image does not use
 ///
@@ -95,15 +95,15 @@ pub(crate) fn run(args: &Args, _ui: &Ui) -> Result<()> {
     }
     let given_back = before.saturating_sub(taken()?);
     if args.json {
-        return print_json(json!({
-            "image": name(),
+        let fields = json!({
             "dry_run": args.dry_run,
             "free": trimmed.total(),
             "free_in_block_groups": trimmed.in_groups,
             "free_unallocated": trimmed.unallocated,
             "given_back": given_back,
             "taken": before - given_back,
-        }));
+        });
+        return print_json(about_image(&path, fields));
     }
     let free = format!("{}: {} bytes are not used", name(), trimmed.total());
     crate::output::print_line(&match (args.dry_run, method) {

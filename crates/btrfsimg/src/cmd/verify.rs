@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::address::image_alone;
 use crate::cmd::report::shown_size;
 use crate::exit::{self, usage};
-use crate::output::{SCHEMA_VERSION, Ui, print_json, put_bytes, stdout};
+use crate::output::{Ui, about_image, print_json, print_json_line, put_bytes, stdout};
 
 /// Judge an image: every rule of the format, on every copy of every block
 ///
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
         if args.json {
             findings.push(Value::Object(as_json(finding)));
         } else if args.jsonl {
-            let _ = print_line("finding", as_json(finding));
+            let _ = print_json_line("finding", as_json(finding));
         } else if !finding.consequence || ui.verbosity() > 0 {
             let follows = if finding.consequence { " (may follow from the above)" } else { "" };
             let _ = writeln!(stdout(), "{}: {finding}{follows}", finding.rule);
@@ -101,9 +101,8 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let summary = match with_bar(ui, watched) {
         Ok(summary) => summary,
         Err(error) => {
-            let fields =
-                json!({ "image": image.display().to_string(), "sound": null, "error": error.to_string() });
-            print_document(args, fields, findings)?;
+            let fields = json!({ "sound": null, "error": error.to_string() });
+            print_document(args, about_image(&image, fields), findings)?;
             return Err(anyhow::Error::new(error).context(image.display().to_string()));
         }
     };
@@ -117,10 +116,9 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<()> {
 }
 
 /// What was judged, with the findings that were not printed yet; nothing where no JSON was asked for.
-fn print_document(args: &Args, fields: Value, findings: Vec<Value>) -> Result<()> {
-    let Value::Object(mut document) = fields else { return Ok(()) };
+fn print_document(args: &Args, mut document: Map<String, Value>, findings: Vec<Value>) -> Result<()> {
     if args.jsonl {
-        return print_line("summary", document);
+        return print_json_line("summary", document);
     }
     if args.json {
         document.insert("findings".to_owned(), findings.into());
@@ -285,9 +283,8 @@ fn say(args: &Args, image: &Path, s: &Summary, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-fn document(image: &Path, args: &Args, s: &Summary) -> Value {
-    json!({
-        "image": image.display().to_string(),
+fn document(image: &Path, args: &Args, s: &Summary) -> Map<String, Value> {
+    let fields = json!({
         "sound": s.is_sound(),
         "error": null,
         "errors": s.errors,
@@ -306,20 +303,8 @@ fn document(image: &Path, args: &Args, s: &Summary) -> Value {
         "data_bytes": s.data_bytes,
         "decoded_extents": s.decoded_extents,
         "decoded_bytes": s.decoded_bytes,
-    })
-}
-
-/// Prints an object on one line, led by the schema's version and what it is.
-fn print_line(kind: &str, fields: Map<String, Value>) -> Result<()> {
-    let mut line = Map::new();
-    line.insert("version".to_owned(), SCHEMA_VERSION.into());
-    line.insert("type".to_owned(), kind.into());
-    line.extend(fields);
-    let mut out = stdout();
-    serde_json::to_writer(&mut out, &line)?;
-    writeln!(out)?;
-    out.flush()?;
-    Ok(())
+    });
+    about_image(image, fields)
 }
 
 fn count_as_json(count: &Count) -> Value {

@@ -170,4 +170,6 @@ super::rules! {
         "They take space that nothing shows."
     "LK-11" E "the root directory is inode 256"
         "The subvolume cannot be entered."
+    "LK-12" W "nbytes of what has no data is 0, of a directory whole nodes"
+        "Nothing goes by it, but `du` shows space that is not taken."
 }

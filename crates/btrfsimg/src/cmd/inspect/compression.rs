@@ -9,7 +9,7 @@ use btrfsimg_fs::inspect::{Amount, CompressionUsage, Report, Storage, compressio
 use serde_json::{Map, Value, json};
 
 use crate::address::{Address, ImageArgs, Opened};
-use crate::output::{Ui, print_json, put_bytes, shown, stdout};
+use crate::output::{Ui, print_json, put_bytes, put_path, shown, stdout};
 
 /// Show what compression saves, as compsize(8) does
 ///
@@ -163,7 +163,7 @@ fn short_size(bytes: u64) -> String {
 
 fn document(address: &Address, usage: &CompressionUsage, directories: Vec<Value>) -> Value {
     let mut object = amounts(usage);
-    object.insert("image".to_owned(), address.image.display().to_string().into());
+    put_path(&mut object, "image", &address.image);
     put_bytes(&mut object, "path", &address.path);
     object.insert("directories".to_owned(), directories.into());
     object.into()

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::image_of;
 use crate::address::ImageArgs;
 use crate::exit::{CORRUPT, code_of_library, usage};
-use crate::output::{SCHEMA_VERSION, Ui, stdout};
+use crate::output::{SCHEMA_VERSION, Ui, begin_document, message, stdout};
 
 /// Show the items of trees, one a line
 ///
@@ -52,29 +52,23 @@ pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let path = image_of(&args.image, args.file.as_ref())?;
     let name = path.display().to_string();
     let image = args.image.salvage(&path, ui, code_of_library)?;
-    let mut printer = Printer {
-        ui,
-        name: name.clone(),
-        ctx: *image.fs.store().ctx(),
-        json: args.json,
-        is_first: true,
-        out: stdout(),
-    };
+    let mut printer =
+        Printer { ui, name, ctx: *image.fs.store().ctx(), json: args.json, is_first: true, out: stdout() };
     printer.begin()?;
-    match (args.block, args.tree) {
-        (Some(block), _) => {
-            if image.fs.store().chunks().lookup(Logical(block)).is_none() {
-                let why =
-                    "is no tree block's address: no block group holds it; 'inspect tree -t chunk' lists them";
-                return Err(usage(format!("{name}: {block} {why}")));
-            }
-            let expect = ParentExpectation::default();
-            let view = inspect::block(&image.fs, Logical(block), &expect).with_context(|| name.clone())?;
-            printer.block(&view)?;
-        }
-        (None, wanted) => print_trees(&image.fs, wanted, &mut printer)?,
+    let ended = print_wanted(args, &image.fs, &mut printer);
+    printer.end(ended.as_ref().err())?;
+    ended
+}
+
+fn print_wanted<W: Write>(args: &Args, fs: &Filesystem, printer: &mut Printer<'_, W>) -> Result<()> {
+    let Some(block) = args.block else { return print_trees(fs, args.tree, printer) };
+    let name = printer.name.clone();
+    if fs.store().chunks().lookup(Logical(block)).is_none() {
+        let why = "is no tree block's address: no block group holds it; 'inspect tree -t chunk' lists them";
+        return Err(usage(format!("{name}: {block} {why}")));
     }
-    printer.end()
+    let view = inspect::block(fs, Logical(block), &ParentExpectation::default()).context(name)?;
+    Ok(printer.block(&view)?)
 }
 
 fn print_trees<W: Write>(fs: &Filesystem, wanted: Option<u64>, printer: &mut Printer<'_, W>) -> Result<()> {
@@ -118,14 +112,17 @@ struct Printer<'a, W: Write> {
 impl<W: Write> Printer<'_, W> {
     fn begin(&mut self) -> std::io::Result<()> {
         if self.json {
+            begin_document();
             write!(self.out, "{{\"version\":{SCHEMA_VERSION},\"blocks\":[")?;
         }
         Ok(())
     }
 
-    fn end(mut self) -> Result<()> {
+    /// Ends the output, and the document with what ended it too early.
+    fn end(mut self, error: Option<&anyhow::Error>) -> Result<()> {
         if self.json {
-            writeln!(self.out, "\n]}}")?;
+            let error = error.map(|e| format!(",\"error\":{}", Value::from(message(e))));
+            writeln!(self.out, "\n]{}}}", error.unwrap_or_default())?;
         }
         self.out.flush()?;
         Ok(())
