@@ -42,7 +42,7 @@ const NEEDS: &[(&str, &str)] = &[
         "subvol create /data.1\nsubvol create /data.2\nsubvol create /containers\n\
       subvol create /containers/one\nsubvol create /five",
     ),
-    ("subvol show", "subvol create /data"),
+    ("subvol show", "subvol create /data\nsubvol create /other"),
     ("subvol list", "subvol create /containers"),
     ("subvol set-default", "subvol create /@rootfs"),
     ("inspect tree", "subvol create /one\nsubvol create /two"),
