@@ -181,6 +181,47 @@ fn symlinks_in_the_way() {
     as_cp_does(&comes, &[&cases[..], &operands.map(|copy| (there, copy))[..]].concat());
 }
 
+/// What a symlink in the image leads to is written, and then goes itself, as another entry takes its name.
+#[test]
+fn what_a_symlink_leads_to_may_go_in_the_same_copy() {
+    let there = "mkdir t; echo old > t/f; ln -s f t/a1";
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, there))) else { return };
+    let from = lab.host("from");
+    fs::create_dir(&from).unwrap();
+    sh(&from, "mkdir t; echo 1 > t/a1; ln -s elsewhere t/f; echo 3 > t/last");
+    run(&["cp", "-r", &format!("{}/t", from.display()), &lab.at("/")]).expect(0);
+    lab.mounted(|top| {
+        assert_eq!(sh(top, "readlink t/f; readlink t/a1; cat t/last"), "elsewhere\nf\n3\n");
+    });
+    Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
+}
+
+/// Where a further name leads to the copy already, the copy stays.
+#[test]
+fn a_symlink_to_its_other_name_takes_no_copy_away() {
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, "echo new > x; ln x y"))) else { return };
+    let out = lab.host("out");
+    fs::create_dir(&out).unwrap();
+    sh(&out, "echo old > x; ln -s x y");
+    run(&["cp", "-a", &lab.at("/x"), &lab.at("/y"), out.to_str().unwrap()]).expect(0);
+    assert_eq!(sh(&out, "cat x y"), "new\nnew\n");
+}
+
+/// A symlink to what is newer stands where a further name comes: it goes, and not the file.
+#[test]
+fn a_symlink_to_what_stays_gives_way_to_a_link() {
+    let there = "echo old > target; ln -s target y; touch -d 2020-01-01 target";
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, there))) else { return };
+    let from = lab.host("from");
+    fs::create_dir(&from).unwrap();
+    sh(&from, "echo new > x; ln x y; touch -d 2010-01-01 x");
+    run(&["cp", "-au", &format!("{}/.", from.display()), &lab.at("/")]).expect(0);
+    lab.mounted(|top| {
+        assert_eq!(sh(top, "cat x y target; stat -c %h x target"), "new\nnew\nold\n2\n1\n");
+    });
+    Oracle::new().judge(&lab.image, None).unwrap().assert_ok();
+}
+
 /// A symlink in a tree that leads out of it is not written through, into whatever it is copied.
 #[test]
 fn symlinks_that_lead_out_of_the_tree() {

@@ -178,6 +178,14 @@ fn a_second_entry_of_a_name_takes_no_place() {
         assert_eq!((of("second"), of("zeros")), (found, found), "{options:?}: {}", ran.stderr);
         fs::remove_dir_all(&out).unwrap();
     }
+    // The same within the image, and into another one.
+    let other = lab.host("other.img");
+    run(&["mkfs", "-q", other.to_str().unwrap()]).expect(0);
+    for to in [lab.at("/copy"), format!("{}:/copy", other.display())] {
+        let ran = run(&["cp", "-r", &lab.at("/d"), &to]).expect(4);
+        assert_eq!(ran.stderr.matches("a second entry of this name").count(), 2, "{}", ran.stderr);
+        assert_eq!(run(&["cat", &format!("{to}/file1")]).expect(0).text(), "first\n");
+    }
 }
 
 #[test]

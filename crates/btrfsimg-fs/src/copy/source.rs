@@ -1,5 +1,7 @@
 //! Where copies come from.
 
+use std::collections::HashSet;
+
 use btrfsimg_ondisk::InodeItem;
 
 use crate::error::Result;
@@ -56,9 +58,12 @@ impl Source<'_> {
     /// The entries of a directory, subvolumes by their root directories. What cannot be read is an error in its place.
     pub(super) fn entries(self, tx: &Transaction<'_>, dir: Place) -> Result<Vec<Result<Child>>> {
         in_view!(self, tx, view => {
-            let mut found = Vec::new();
+            let (mut found, mut seen) = (Vec::new(), HashSet::new());
             lookup::entries(view, dir, |entry| {
-                found.push(entry.map(|(_, entry)| (entry.name.to_vec(), entry.location)));
+                found.push(entry.and_then(|(_, entry)| match seen.insert(entry.name.to_vec()) {
+                    true => Ok((entry.name.to_vec(), entry.location)),
+                    false => Err(lookup::second_entry(dir, entry.name)),
+                }));
                 Ok(true)
             })?;
             let child = |(name, location): (Vec<u8>, _)| {

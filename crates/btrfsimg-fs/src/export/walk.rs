@@ -171,11 +171,7 @@ impl<'a> Walker<'a> {
             match entry.and_then(|(_, e)| self.found(dir, &e)) {
                 Ok(found) if seen.insert(found.0.clone()) => out.push(found),
                 // It would take the place of the first.
-                Ok((name, ..)) => {
-                    let (root, ino) = (dir.tree, dir.ino);
-                    let reason = format!("root={root} inode {ino}: a second entry of this name, not copied");
-                    self.shared.fail(&node.path_of(&name), Error::corrupt("DIR-12", reason));
-                }
+                Ok((name, ..)) => self.shared.fail(&node.path_of(&name), lookup::second_entry(dir, &name)),
                 Err(e) => self.shared.fail(&node.path_of(b""), e),
             }
             Ok(true)
@@ -341,9 +337,16 @@ impl<'a> Walker<'a> {
         let is_here = Arc::ptr_eq(&linked.node, &dir.state.node);
         let there = if is_here { None } else { Some(linked.open_dir()?) };
         let from = there.as_ref().map_or(dir.fd(), OwnedFd::as_fd);
-        host::replacing(dir.fd(), name, "link", self.shared.options.image, || {
-            rustix::fs::linkat(from, &linked.name[..], dir.fd(), name, AtFlags::empty())
-        })?;
+        // It may be that name already: to replace it would take the only one away.
+        let inode = |dir, name: &[u8]| {
+            rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok().map(|s| (s.st_dev, s.st_ino))
+        };
+        let old = inode(dir.fd(), name);
+        if old.is_none() || old != inode(from, &linked.name) {
+            host::replacing(dir.fd(), name, "link", self.shared.options.image, || {
+                rustix::fs::linkat(from, &linked.name[..], dir.fd(), name, AtFlags::empty())
+            })?;
+        }
         self.summary.links += 1;
         self.links.count(info.place);
         Ok(true)

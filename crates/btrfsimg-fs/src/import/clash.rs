@@ -28,8 +28,8 @@ enum Clash {
     GiveWay(Place),
     /// It stays, and the new one does not come.
     Refuse(String),
-    /// The same, as was asked for.
-    Stay(Place),
+    /// The same, as was asked for: the file there, or that to which the symlink there leads.
+    Stay { file: Place, there: Place },
 }
 
 /// What the entry `name` of `dir`, if there is one, means for a new one, as cp(1) has it. It is `path` below `top`.
@@ -57,7 +57,7 @@ fn clash(
     }
     let both_dirs = old_type == FileType::DIR && new_type == FileType::DIR;
     if !both_dirs && existing.stays(crate::lookup::inode(tx, file)?.mtime, new.mtime) {
-        return Ok(Clash::Stay(file));
+        return Ok(Clash::Stay { file, there });
     }
     if let Some(reason) = protected(tx, file, name, old_type != FileType::DIR)? {
         return Ok(Clash::Refuse(reason));
@@ -102,8 +102,8 @@ impl Walker<'_> {
         )?;
         let link = match &clash {
             Clash::Merge(_) | Clash::Refuse(_) => None,
-            Clash::Stay(_) if self.options.existing == Existing::Keep => return Ok(()),
-            Clash::Nothing | Clash::Replace { .. } | Clash::GiveWay(_) | Clash::Stay(_) => {
+            Clash::Stay { .. } if self.options.existing == Existing::Keep => return Ok(()),
+            Clash::Nothing | Clash::Replace { .. } | Clash::GiveWay(_) | Clash::Stay { .. } => {
                 match self.link_of(&stat) {
                     Some(Err(reason)) => {
                         self.fail(&dir.join(name.as_bytes()), &reason);
@@ -137,28 +137,35 @@ impl Walker<'_> {
                 });
                 return Ok(());
             }
-            Clash::Stay(old) if link.is_none() => {
+            Clash::Stay { file, .. } if link.is_none() => {
                 // Its other names become names of what stays.
-                let nlink = crate::lookup::inode(tx, old)?.nlink.get();
-                self.note_link(&stat, old.ino, nlink);
+                let nlink = crate::lookup::inode(tx, file)?.nlink.get();
+                self.note_link(&stat, file.ino, nlink);
                 return Ok(());
             }
-            Clash::Replace { file, .. } if link.is_none() && self.writes_into(file, tx)? => {
+            Clash::Replace { file, there } if link.is_none() && self.writes_into(file, tx)? => {
                 self.note_link(&stat, file.ino, 1);
+                if file != there {
+                    self.through_symlinks.insert(file.ino);
+                }
                 return self.start_replacing(file, dir.clone(), name, stat, tx);
             }
             // It is that name already.
-            Clash::Stay(old) | Clash::Replace { file: old, .. } | Clash::GiveWay(old)
+            Clash::Stay { there: old, .. } | Clash::Replace { file: old, .. } | Clash::GiveWay(old)
                 if link == Some(old.ino) =>
             {
                 return Ok(());
             }
-            Clash::Stay(old) | Clash::Replace { there: old, .. } | Clash::GiveWay(old) => {
+            Clash::Stay { there: old, .. } | Clash::Replace { there: old, .. } | Clash::GiveWay(old) => {
                 if let Some(reason) = protected(tx, old, there, true)? {
                     self.fail(&dir.join(name.as_bytes()), &reason);
                     return Ok(());
                 }
+                let is_last = crate::lookup::inode(tx, old)?.nlink.get() == 1;
                 names::unlink(tx, parent, there, old)?;
+                if is_last && self.through_symlinks.remove(&old.ino) {
+                    self.drop_replacing(old.ino);
+                }
             }
         }
         let ino = link.unwrap_or_else(|| self.take_ino());
@@ -180,6 +187,12 @@ impl Walker<'_> {
     fn writes_into(&self, existing: Place, tx: &Transaction<'_>) -> Result<bool> {
         let nlink = crate::lookup::inode(tx, existing)?.nlink.get();
         Ok(self.options.preserve.writes_into(nlink, self.options.existing))
+    }
+
+    /// What was to get contents through a symlink lost its name before its turn came: they would be gone with it.
+    fn drop_replacing(&mut self, ino: u64) {
+        self.queue.retain(|node| node.role != Role::Replace || node.ino != ino);
+        self.forget_links(&std::collections::HashSet::from([ino]));
     }
 
     /// A regular file whose contents go into one that exists.

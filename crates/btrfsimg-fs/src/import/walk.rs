@@ -1,7 +1,7 @@
 //! The walk of a source tree: directories in the order of their inode numbers, names sorted, so that all items of
 //! a new tree come in key order and numbers do not depend on the host.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -101,6 +101,8 @@ pub(super) struct Walker<'o> {
     /// The directory of the image that all of it goes to, at its top or below.
     pub(super) top: Place,
     pub(super) queue: VecDeque<Node>,
+    /// Inodes that are to get contents through a symlink, not through their own name.
+    pub(super) through_symlinks: HashSet<u64>,
     next_ino: u64,
     links: &'o mut Links,
     /// Names in the image that differ from the source's, by inode.
@@ -126,6 +128,7 @@ impl<'o> Walker<'o> {
             options,
             top,
             queue: VecDeque::new(),
+            through_symlinks: HashSet::new(),
             next_ino,
             links,
             renamed: HashMap::new(),

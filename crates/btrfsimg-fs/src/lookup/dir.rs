@@ -139,6 +139,13 @@ pub fn target(items: &impl Items, dir: Place, name: &[u8], location: Key) -> Res
     Ok(if is_there == Some(true) { Place::root(subvolume) } else { Place::empty_dir(dir.tree) })
 }
 
+/// What is wrong with a second entry `name` of `dir`: copied, it would take the place of the first.
+pub fn second_entry(dir: Place, name: &[u8]) -> Error {
+    let (root, ino, name) = (dir.tree, dir.ino, String::from_utf8_lossy(name));
+    let reason = format!("root={root} inode {ino}: a second entry of this name, '{name}', is not copied");
+    Error::corrupt("DIR-12", reason)
+}
+
 /// Whether `name` may be given to a new entry: 1 to 255 bytes, no `/`, no NUL, not `.` or `..`.
 ///
 /// # Errors

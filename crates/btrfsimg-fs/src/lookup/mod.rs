@@ -19,7 +19,9 @@ use crate::error::{Error, Result};
 use crate::tree::{self, Blocks, Cursor};
 
 pub use data::{Contents, Owner, Scratch, read_segment};
-pub use dir::{Entry, check_name, entries, entries_by_hash, find_entry, next_dir_index, target};
+pub use dir::{
+    Entry, check_name, entries, entries_by_hash, find_entry, next_dir_index, second_entry, target,
+};
 pub use file::{FILE_SIZE_MAX, check_size, file_extents, symlink_target, xattr, xattrs};
 pub use losses::{Loss, Losses};
 pub(crate) use path::file_beneath;
