@@ -173,6 +173,38 @@ fn each_directory_is_counted_as_if_alone() {
     assert!(lines[3].is_empty() && lines[4].starts_with("Processed ") && lines[6].starts_with("TOTAL "));
 }
 
+/// Several paths: one table, in which what they share counts once; a file named twice counts twice.
+#[test]
+fn several_paths_are_one_table() {
+    let Some(lab) = lab() else { return };
+    let both = json(&[&lab.at("/sub"), &lab.at("/d/snapshot")]);
+    assert_eq!(usage_of(&both["all"]), expected(&lab.image, &["256", "257"]));
+    for (at, tree) in ["256", "257"].into_iter().enumerate() {
+        assert_eq!(usage_of(&both["compression"][at]), expected(&lab.image, &[tree]), "alone");
+    }
+    let text = |more: &[&str]| run(&[&["inspect", "compression", "-b"], more].concat()).expect(0);
+    let ran = text(&[&lab.at("/sub"), &lab.at("/d/snapshot")]);
+    let lines: Vec<&str> = ran.text().lines().collect();
+    assert_eq!(lines.iter().filter(|line| line.starts_with("TOTAL")).count(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("Processed "), "{lines:?}");
+    let twice = json(&[&lab.at("/text"), &lab.at("/text")]);
+    let (once, twice) = (usage_of(&twice["compression"][0]), usage_of(&twice["all"]));
+    assert_eq!((twice.files, twice.extents, twice.refs), (2, once.extents, 2 * once.refs));
+    // Another image has extents of its own, whatever their addresses.
+    let copy = lab.image.with_extension("copy");
+    std::fs::copy(&lab.image, &copy).unwrap();
+    let apart = usage_of(&json(&[&lab.at("/text"), &format!("{}:/text", copy.display())])["all"]);
+    assert_eq!((apart.extents, apart.refs), (2 * once.extents, 2 * once.refs));
+    let listed = text(&["--depth", "1", &lab.at("/"), &lab.at("/d")]);
+    let lines: Vec<&str> = listed.text().lines().collect();
+    let heads = lines.iter().filter(|line| line.ends_with("Path")).count();
+    assert_eq!(
+        (heads, lines.iter().filter(|line| line.starts_with("Processed ")).count()),
+        (1, 1),
+        "{lines:?}"
+    );
+}
+
 #[test]
 fn what_compsize_says() {
     if Command::new("compsize").arg("--help").output().is_err() {

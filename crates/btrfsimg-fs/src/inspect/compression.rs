@@ -89,6 +89,15 @@ impl CompressionUsage {
         self.rows[storage.row()]
     }
 
+    /// Adds what was counted in another image, which shares nothing with this one.
+    pub fn add(&mut self, other: &CompressionUsage) {
+        self.files += other.files;
+        self.extents += other.extents;
+        self.refs += other.refs;
+        self.inline += other.inline;
+        self.rows.iter_mut().zip(other.rows).for_each(|(row, more)| row.add(more));
+    }
+
     /// All bytes.
     pub fn total(&self) -> Amount {
         let mut total = Amount::default();
@@ -159,34 +168,63 @@ pub trait Report {
     fn fault(&mut self, path: &[u8], error: Error);
 }
 
-/// Counts the extents of the file `top`, or of all files below the directory `top`, subvolumes included. `report` is
-/// told of every directory at most `depth` levels below `top`, subdirectories first: each is counted as if it alone
-/// had been asked for.
-///
-/// Memory: a bit for each sector in use, for each level of `depth`; a name for each subdirectory of the directories
-/// that lead to where the count is; a number for each directory.
-///
-/// # Errors
-/// `Corrupt`, `Io` where `top` itself cannot be read, and what `report` returns.
-pub fn compression_usage(
+/// The extents of several files and directories of one image, those that they share once.
+#[derive(Default)]
+pub struct CompressionCount {
+    all: Count,
+}
+
+impl CompressionCount {
+    /// What was added so far.
+    pub const fn usage(&self) -> &CompressionUsage {
+        &self.all.usage
+    }
+
+    /// Adds the extents of the file `top`, or of all files below the directory `top`, subvolumes included, and gives what
+    /// these alone are. `report` is told of every directory at most `depth` levels below `top`, subdirectories first: each
+    /// is counted as if it alone had been asked for. What is added twice is read and counted twice, but for its extents.
+    ///
+    /// Memory: two bits for each sector in use, and one for each level of `depth`; a name for each subdirectory of the
+    /// directories that lead to where the count is; a number for each directory.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io` where `top` itself cannot be read, and what `report` returns.
+    pub fn add(
+        &mut self,
+        fs: &Filesystem,
+        top: Place,
+        depth: usize,
+        report: &mut dyn Report,
+    ) -> Result<CompressionUsage> {
+        let mut counts = vec![std::mem::take(&mut self.all), Count::default()];
+        let result = count_below(fs, top, depth, &mut counts, report);
+        counts.truncate(2);
+        let alone = counts.pop().unwrap_or_default();
+        self.all = counts.pop().unwrap_or_default();
+        result.map(|()| alone.usage)
+    }
+}
+
+/// Counts in each of `counts`, which gets one more for each directory down to `depth` on the way.
+fn count_below(
     fs: &Filesystem,
     top: Place,
     depth: usize,
+    counts: &mut Vec<Count>,
     report: &mut dyn Report,
-) -> Result<CompressionUsage> {
-    let mut counts = vec![Count::default()];
+) -> Result<()> {
     if !fs.info(top)?.is_dir() {
-        count_file(fs, top, &mut counts)?;
-        return Ok(counts.swap_remove(0).usage);
+        return count_file(fs, top, counts);
     }
     let mut visited = HashSet::from([top]);
+    let first = counts.len();
     let mut levels = vec![Level { path: Vec::new(), below: Vec::new() }];
-    levels[0].below = count_entries(fs, top, b"", &mut counts, report)?;
+    levels[0].below = count_entries(fs, top, b"", counts, report)?;
     // The first `depth` levels below the top have counts of their own.
     while let Some(at) = levels.len().checked_sub(1) {
         let level = &mut levels[at];
         let Some((name, place)) = level.below.pop() else {
-            if at > 0 && at < counts.len() {
+            if at > 0 && first + at - 1 < counts.len() {
                 let done = counts.pop().unwrap_or_default();
                 report.directory(&level.path, &done.usage)?;
             }
@@ -201,13 +239,13 @@ pub fn compression_usage(
         if at < depth {
             counts.push(Count::default());
         }
-        let below = count_entries(fs, place, &path, &mut counts, report).unwrap_or_else(|error| {
+        let below = count_entries(fs, place, &path, counts, report).unwrap_or_else(|error| {
             report.fault(&path, error);
             Vec::new()
         });
         levels.push(Level { path, below });
     }
-    Ok(counts.swap_remove(0).usage)
+    Ok(())
 }
 
 /// Counts the files in a directory. Gives its subdirectories, the last name first.

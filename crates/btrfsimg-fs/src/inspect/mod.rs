@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::read::Filesystem;
 use crate::tree::TreeRoot;
 
-pub use compression::{Amount, CompressionUsage, Report, Storage, compression_usage};
+pub use compression::{Amount, CompressionCount, CompressionUsage, Report, Storage};
 pub use item::describe;
 pub use usage::{GroupUsage, SpaceUsage, space_usage};
 

@@ -1,14 +1,16 @@
 //! `inspect compression`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
-use btrfsimg_fs::inspect::{Amount, CompressionUsage, Report, Storage, compression_usage};
+use btrfsimg_fs::inspect::{Amount, CompressionCount, CompressionUsage, Report, Storage};
 use serde_json::{Map, Value, json};
 
-use crate::address::{Address, ImageArgs, Opened};
+use crate::address::{Address, ImageArgs};
 use crate::output::{Ui, print_json, put_bytes, put_path, shown, stdout};
 
 /// Show what compression saves, as compsize(8) does
@@ -16,7 +18,7 @@ use crate::output::{Ui, print_json, put_bytes, put_path, shown, stdout};
 /// For each way to store data: what it takes on disk, what that is uncompressed, and what files show of it. An
 /// extent that several files share counts once under Disk Usage and Uncompressed, and for each file under
 /// Referenced. Uncompressed may be more than Referenced: what was overwritten stays until the last part of its
-/// extent is gone. Copies (DUP, RAID1) and metadata do not count.
+/// extent is gone. Copies (DUP, RAID1) and metadata do not count. Several paths give one table over all of them.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -42,31 +44,35 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let addresses = args.image.addresses(&args.paths)?;
-    let mut documents = Vec::new();
+    let (mut documents, mut listed) = (Vec::new(), false);
+    // Extents are shared within an image.
+    let mut counts: BTreeMap<PathBuf, CompressionCount> = BTreeMap::new();
     args.image.for_each(&addresses, ui, |image, address| {
-        let mut lister = Lister { args, ui, address, directories: Vec::new(), listed: false };
-        let usage = count(args, image, &mut lister)?;
+        let top = image.resolve(&address.path, true)?;
+        let count = counts.entry(address.image.clone()).or_default();
+        let mut lister = Lister { args, ui, address, directories: Vec::new(), listed };
+        let usage = count.add(&image.fs, top, args.depth, &mut lister)?;
+        listed = lister.listed;
         if args.json {
             documents.push(document(address, &usage, lister.directories));
-            return Ok(());
         }
-        let mut out = stdout();
-        if lister.listed {
-            writeln!(out)?;
-        }
-        if addresses.len() > 1 {
-            writeln!(out, "{address}:")?;
-        }
-        write_table(&mut out, &usage, args.bytes)?;
-        out.flush()?;
         Ok(())
     })?;
-    if args.json { print_json(json!({ "compression": documents })) } else { Ok(()) }
-}
-
-fn count(args: &Args, image: &Opened, lister: &mut Lister<'_>) -> Result<CompressionUsage> {
-    let top = image.resolve(&lister.address.path, true)?;
-    Ok(compression_usage(&image.fs, top, args.depth, lister)?)
+    let mut all = CompressionUsage::default();
+    counts.values().for_each(|count| all.add(count.usage()));
+    if args.json {
+        return print_json(json!({ "compression": documents, "all": amounts(&all) }));
+    }
+    if counts.is_empty() {
+        return Ok(());
+    }
+    let mut out = stdout();
+    if listed {
+        writeln!(out)?;
+    }
+    write_table(&mut out, &all, args.bytes)?;
+    out.flush()?;
+    Ok(())
 }
 
 /// Lists directories as they are counted.
@@ -75,6 +81,7 @@ struct Lister<'a> {
     ui: &'a Ui,
     address: &'a Address,
     directories: Vec<Value>,
+    /// Whether a line was printed.
     listed: bool,
 }
 
