@@ -16,6 +16,8 @@ pub enum Kernel {
     Refuses,
     /// It reads all of it.
     Reads,
+    /// It lists a directory without end.
+    Loops,
 }
 
 /// A way to break an image.

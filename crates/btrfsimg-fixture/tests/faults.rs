@@ -157,8 +157,12 @@ fn rules_are_as_grave_as_kernels_take_them() {
     }
 }
 
-/// Reads everything below `top`, each directory once, whatever its name leads to; the first error.
-fn read_all(top: &Path) -> std::io::Result<()> {
+/// More entries than any directory of the images has.
+const ENDLESS: usize = 10_000;
+
+/// Reads everything below `top`, each directory once, whatever its name leads to; the first error. Says whether the lists
+/// of all directories end.
+fn read_all(top: &Path) -> std::io::Result<bool> {
     let mut met = HashSet::new();
     let mut pending = vec![top.to_owned()];
     while let Some(dir) = pending.pop() {
@@ -166,7 +170,10 @@ fn read_all(top: &Path) -> std::io::Result<()> {
         if !met.insert((meta.dev(), meta.ino())) {
             continue;
         }
-        for entry in std::fs::read_dir(dir)? {
+        for (nth, entry) in std::fs::read_dir(dir)?.enumerate() {
+            if nth == ENDLESS {
+                return Ok(false);
+            }
             let path = entry?.path();
             let meta = std::fs::symlink_metadata(&path)?;
             if meta.is_dir() {
@@ -179,7 +186,7 @@ fn read_all(top: &Path) -> std::io::Result<()> {
             }
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// What a kernel does with the image, and why.
@@ -191,7 +198,8 @@ fn kernel(image: &Path, fault: &Fault) -> (Kernel, String) {
         Err(error) => return (Kernel::Refuses, format!("{error:#}")),
     };
     match read_all(mount.path()) {
-        Ok(()) => (Kernel::Reads, String::new()),
+        Ok(true) => (Kernel::Reads, String::new()),
+        Ok(false) => (Kernel::Loops, String::new()),
         Err(error) => (Kernel::Refuses, error.to_string()),
     }
 }

@@ -218,3 +218,78 @@ fn logged_data_have_checksums() {
     leaf.remove_items(csums..csums + 1);
     assert_eq!(base.judge(base.places(leaf)), (vec!["CS-06".to_owned()], log));
 }
+
+/// An image with quotas whose `deleted` subvolume, 257, the kernel has dropped in part, and shares with 256 and 258.
+fn half_dropped() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
+    let oracle = Oracle::new();
+    if !oracle.has_progs() || !oracle.has_kernel() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, half) = (dir.path().join("whole"), dir.path().join("half"));
+    btrfs_progs::mkfs(&whole, 400 << 20, &["-n", "4096"]).unwrap();
+    let mount = oracle.mount(&whole, "rw").unwrap()?;
+    let at = |name: &str| mount.path().join(name);
+    btrfs(&["quota", "enable"], &[mount.path()]);
+    btrfs(&["subvolume", "create"], &[&at("live")]);
+    for i in 0..12_000 {
+        std::fs::write(at(&format!("live/file-{i}")), [i as u8; 300]).unwrap();
+    }
+    btrfs(&["subvolume", "snapshot"], &[&at("live"), &at("deleted")]);
+    btrfs(&["subvolume", "snapshot"], &[&at("live"), &at("kept")]);
+    for i in (0..12_000).step_by(3) {
+        std::fs::write(at(&format!("deleted/file-{i}")), [i as u8; 5000]).unwrap();
+    }
+    btrfs(&["filesystem", "sync"], &[mount.path()]);
+    btrfs(&["quota", "rescan", "-w"], &[mount.path()]);
+    assert_eq!(mount.unmount().unwrap(), [""; 0]);
+    // Unmounting ends the drop between two steps, if it has begun and has not come to its end.
+    for wait in 0..60 {
+        btrfsimg_testkit::sparse::copy(&whole, &half).unwrap();
+        let mount = oracle.mount(&half, "rw").unwrap()?;
+        btrfs(&["subvolume", "delete"], &[&mount.path().join("deleted")]);
+        btrfs(&["filesystem", "sync"], &[mount.path()]);
+        std::thread::sleep(std::time::Duration::from_millis(wait * 4));
+        assert_eq!(mount.unmount().unwrap(), [""; 0]);
+        if drop_progress(&half, 257).is_some_and(|key| key != Key::new(0, KeyType(0), 0)) {
+            return Some((dir, half));
+        }
+        std::fs::remove_file(&half).unwrap();
+    }
+    panic!("the kernel never stopped in the middle");
+}
+
+/// How far the deletion of a subvolume has come; `None` where it is gone.
+fn drop_progress(image: &Path, id: u64) -> Option<Key> {
+    let base = Base::of(image);
+    let (leaf, slot) = base.find(objectid::ROOT_TREE, first(id, KeyType::ROOT_ITEM));
+    let is_it = leaf.key(slot).objectid == id;
+    is_it.then(|| btrfsimg_ondisk::RootItem::parse(leaf.item(slot).data).unwrap().drop_progress.get())
+}
+
+/// While a subvolume is half deleted, what others share with it is not settled; all else is, and kernels go on.
+#[test]
+fn quotas_of_a_half_deleted_subvolume() {
+    let Some((_dir, image)) = half_dropped() else { return };
+    let base = Base::of(&image);
+    let (quota, _) = base.find(objectid::QUOTA_TREE, Key::new(0, KeyType::QGROUP_STATUS, 0));
+    assert_eq!(quota.item(0).data[16], 1, "quotas are on, and settled");
+    // mkfs.btrfs leaves FS-10.
+    let (found, _) = base.findings(Vec::new(), &Options::new().with_data(true));
+    assert!(found.iter().all(|f| f.rule.0 == "FS-10"), "{found:#?}");
+    let (found, _) = {
+        let (mut leaf, slot) = base.find(objectid::QUOTA_TREE, Key::new(0, KeyType::QGROUP_INFO, 5));
+        let mut data = leaf.item(slot).data.to_vec();
+        data[9] ^= 0x40;
+        leaf.replace_item(slot, &data);
+        base.findings(base.places(leaf), &Options::new())
+    };
+    assert_eq!(errors(&found), ["QG-01"], "of the top, which shares nothing");
+    let mount = Oracle::new().mount(&image, "rw").unwrap().unwrap();
+    btrfs(&["subvolume", "sync"], &[mount.path()]);
+    assert_eq!(mount.unmount().unwrap(), [""; 0], "the kernel's log");
+    assert_eq!(drop_progress(&image, 257), None);
+    let (found, _) = Base::of(&image).findings(Vec::new(), &Options::new().with_data(true));
+    assert_eq!(errors(&found), [""; 0], "now all groups are judged");
+    assert!(btrfs_progs::check(&image).unwrap().is_empty());
+}

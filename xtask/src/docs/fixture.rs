@@ -18,7 +18,7 @@ finding of `btrfsimg verify` (with `--data`; with `--decode` for compressed data
 fault is left as it is, and the exit code is 1.
 
 The grade is the rule's (docs/verify.md). *Kernel*: what Linux 6.18 does with the image, mounted read-only and read
-whole; a file system that is written to may fail later. *Check*: whether `btrfs check --check-data-csum` of
+whole (`loops`: it does not come to the end of a directory); one that is written to may fail later. *Check*: whether `btrfs check --check-data-csum` of
 btrfs-progs 6.2 calls it an error. Both columns are tested.
 
 | fault | rule | grade | kernel | check | what it does | what it needs |
@@ -32,7 +32,11 @@ pub(super) fn page() -> String {
             [] => fault.rule.to_owned(),
             twins => format!("{} (or {})", fault.rule, twins.join(", ")),
         };
-        let kernel = if fault.kernel == Kernel::Refuses { "refuses" } else { "reads" };
+        let kernel = match fault.kernel {
+            Kernel::Refuses => "refuses",
+            Kernel::Reads => "reads",
+            Kernel::Loops => "loops",
+        };
         let check = if fault.check { "error" } else { "silent" };
         let (grade, does, needs) = (grade(fault.severity()), cell(fault.does), cell(fault.needs));
         // Writing to a string does not fail.

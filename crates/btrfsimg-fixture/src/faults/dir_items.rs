@@ -143,6 +143,14 @@ super::table! {
         })?);
         image.rekey(&spot, Key { offset: 1, ..spot.key })
     };
+    "dir-index-high": "DIR-13", kernel loops, check names,
+    "moves a directory's last entry to index 2^63", needs "a directory with an entry, and another inode behind it",
+    |image, target| {
+        let spot = some!(in_subvolumes(image, target, KeyType::DIR_INDEX, |i| {
+            i.next().is_some_and(|next| next > Key { offset: u64::MAX, ..i.key })
+        })?);
+        image.rekey(&spot, Key { offset: 1 << 63, ..spot.key })
+    };
     "xattr-prefix": "DIR-14", kernel reads, check misses,
     "gives an xattr a prefix that kernels do not know, hash and all", needs "an xattr, and room in its leaf",
     |image, target| {

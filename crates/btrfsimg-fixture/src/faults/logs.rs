@@ -58,6 +58,26 @@ super::table! {
         })?);
         log_of(image, &[file(image, INO, spot.key.offset, b"logged")])
     };
+    "log-name-index-subvolume": "LOG-04", kernel refuses, check misses,
+    "logs a file at the index of a subvolume, and the directory that has the subvolume's number",
+    needs "a subvolume and a directory of one number, the first in the top directory, and room for two blocks in metadata block groups",
+    |image, target| {
+        let inode = |id| image.find_key(objectid::FS_TREE, Key::new(id, KeyType::INODE_ITEM, 0));
+        let spot = some!(in_subvolumes(image, target, KeyType::DIR_INDEX, |i| {
+            let in_top = (i.tree, i.key.objectid) == (objectid::FS_TREE, objectid::FIRST_FREE);
+            in_top && subvolume(i.data).is_some_and(|id| matches!(inode(id), Ok(Some(_))))
+        })?);
+        let id = some!(subvolume(&image.item(&spot)?));
+        let inode = some!(inode(id)?);
+        let item = image.item(&inode)?;
+        log_of(image, &[vec![(inode.key, item)], file(image, INO, spot.key.offset, b"logged")])
+    };
+}
+
+/// The number of the subvolume that a directory's entry leads to, if it is above that of a root directory.
+fn subvolume(entry: &[u8]) -> Option<u64> {
+    let id = u64::from_le_bytes(*entry.first_chunk()?);
+    (entry[8] == KeyType::ROOT_ITEM.0 && id > objectid::FIRST_FREE).then_some(id)
 }
 
 type Items = Vec<(Key, Vec<u8>)>;

@@ -72,6 +72,7 @@ macro_rules! table {
     };
     (@refuses) => { super::Kernel::Refuses };
     (@reads) => { super::Kernel::Reads };
+    (@loops) => { super::Kernel::Loops };
     (@names) => { true };
     (@misses) => { false };
 }

@@ -42,8 +42,19 @@ super::table! {
     |image, target| {
         let spot = some!(of_subvolume(image, target)?);
         let group = LEVEL + spot.key.offset;
-        some!(relate(image, spot.key.offset, group)?);
-        relate(image, group, spot.key.offset)
+        relate_both(image, spot.key.offset, group)
+    };
+    "qgroup-relation-level": "QG-03", kernel reads, check misses,
+    "puts a quota group into another of its level", needs "quotas",
+    |image, target| {
+        let spot = some!(of_subvolume(image, target)?);
+        let info: QgroupInfo = some!(image.get(&spot, 0)?);
+        let (inner, outer) = (LEVEL + spot.key.offset, LEVEL + spot.key.offset + 1);
+        for group in [inner, outer] {
+            some!(add_group(image, group, info)?);
+        }
+        some!(relate_both(image, spot.key.offset, inner)?);
+        relate_both(image, inner, outer)
     };
     "qgroup-missing": "QG-04", kernel reads, check misses,
     "removes the quota group of a subvolume", needs "quotas",
@@ -85,4 +96,9 @@ fn add_group(image: &mut Image, group: u64, info: QgroupInfo) -> Found<()> {
 fn relate(image: &mut Image, from: u64, to: u64) -> Found<()> {
     let key = Key::new(from, KeyType::QGROUP_RELATION, to);
     image.insert(objectid::QUOTA_TREE, key, &[]).map(|s| s.map(drop))
+}
+
+fn relate_both(image: &mut Image, member: u64, group: u64) -> Found<()> {
+    some!(relate(image, member, group)?);
+    relate(image, group, member)
 }

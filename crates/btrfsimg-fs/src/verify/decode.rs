@@ -1,101 +1,117 @@
 //! Compressed data, decoded (FE-25, FE-27): each extent once, on every copy that differs. Each file extent is held against
-//! what came out.
+//! what came out. What is wrong with a stream is said where the first file extent in key order shows it, whichever worker
+//! decoded it.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use btrfsimg_compress::{Algorithm, Decoder, Finding as Streams, Inspection, MAX_CHUNK, MAX_DECODED};
-use btrfsimg_ondisk::{
-    COMPRESSION_LZO, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FileExtent, FileExtentKind, FileExtentRange, Item,
-    KeyType, Logical,
-};
+use btrfsimg_ondisk::{DevId, FileExtent, FileExtentKind, FileExtentRange, KeyType, Logical, Physical};
 use rustc_hash::FxHashMap;
 
-use super::finding::{Findings, Place};
+use super::finding::{Finding, Findings, Place};
 use super::image::{Block, Image};
-use super::usage::{Usage, bit};
+use super::usage::Usage;
 
 thread_local! {
     /// A worker's decoding contexts.
     static DECODER: RefCell<Decoder> = RefCell::new(Decoder::new());
 }
 
-/// What was decoded, each extent once.
+/// What was decoded, each stream once.
 pub(super) struct Decoded {
     pub(super) extents: AtomicU64,
     /// Bytes that came out.
     pub(super) bytes: AtomicU64,
-    /// What each extent of the extent tree was decoded to: a [`Stream`] in a number, 0 before.
-    known: Vec<AtomicU32>,
-    /// The same of those that the extent tree lacks, by address and length.
-    strays: Mutex<FxHashMap<(u64, u64), u32>>,
-    /// File extents that were met while another worker decoded what they show.
-    pending: Mutex<Vec<Pending>>,
+    /// What each extent of the extent tree was decoded to, as a file extent claims it that has its length.
+    known: Vec<OnceLock<Stream>>,
+    /// The same of all else that file extents claim.
+    others: Mutex<FxHashMap<Claim, Arc<OnceLock<Stream>>>>,
+    /// What is wrong with streams, until it is said.
+    faults: Mutex<FxHashMap<Claim, Vec<Fault>>>,
 }
 
-/// A file extent of a decoded extent: its index, algorithm, least number of bytes, ram_bytes and place.
-type Pending = (usize, Algorithm, u64, u64, Place);
-
-/// What an extent was decoded as. No stream decodes to so many bytes that they take more than 24 bits.
-#[derive(Clone, Copy)]
-struct Stream {
+/// An extent as a file extent claims it: its address and length in bytes, and how it is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Claim {
+    at: u64,
+    len: u64,
     algorithm: Algorithm,
-    /// `None` where it does not decode, which was said.
-    decoded: Option<u32>,
 }
+
+/// What an extent was decoded to, in 32 bits: the algorithm's code, whether a fault was found, and how many bytes come
+/// out, which is no more than [`MAX_DECODED`] + 1.
+#[derive(Clone, Copy)]
+struct Stream(u32);
 
 impl Stream {
-    const BAD: u32 = 0xff_ffff;
+    const FAULTY: u32 = 1 << 23;
+    /// In place of the number where it does not decode.
+    const BAD: u32 = Stream::FAULTY - 1;
 
-    fn number(self) -> u32 {
-        let algorithm = match self.algorithm {
-            Algorithm::Zlib => 1,
-            Algorithm::Lzo => 2,
-            Algorithm::Zstd => 3,
-        };
-        algorithm << 24 | self.decoded.map_or(Stream::BAD, |n| n.min(Stream::BAD - 1))
+    fn new(algorithm: Algorithm, decoded: Option<u32>, is_faulty: bool) -> Stream {
+        let number = decoded.map_or(Stream::BAD, |n| n.min(Stream::BAD - 1));
+        Stream(u32::from(algorithm.code()) << 24 | u32::from(is_faulty) * Stream::FAULTY | number)
     }
 
-    fn of(number: u32) -> Option<Stream> {
-        let algorithm = match number >> 24 {
-            1 => Algorithm::Zlib,
-            2 => Algorithm::Lzo,
-            3 => Algorithm::Zstd,
-            _ => return None,
-        };
-        let decoded = number & Stream::BAD;
-        Some(Stream { algorithm, decoded: (decoded != Stream::BAD).then_some(decoded) })
+    fn is_of(self, algorithm: Algorithm) -> bool {
+        self.0 >> 24 == u32::from(algorithm.code())
     }
 
-    /// FE-25: whether a file extent can be read from it.
-    fn judge(self, algorithm: Algorithm, least: u64, ram_bytes: u64, place: &Place, findings: &mut Findings) {
-        if algorithm != self.algorithm {
-            let reason =
-                format!("compressed as {algorithm}, and as {} in another file extent", self.algorithm);
-            findings.add("FE-25", place.clone(), reason);
-        } else if let Some(decoded) = self.decoded {
-            judge_length(u64::from(decoded), least, ram_bytes, place, findings);
-        }
+    fn is_faulty(self) -> bool {
+        self.0 & Stream::FAULTY != 0
+    }
+
+    fn decoded(self) -> Option<u64> {
+        let number = self.0 & Stream::BAD;
+        (number != Stream::BAD).then_some(u64::from(number))
     }
 }
+
+/// What is wrong with a stream, and on which copy where there are several.
+struct Fault {
+    rule: &'static str,
+    reason: String,
+    copy: Option<(usize, DevId, Physical)>,
+}
+
+/// What is to be said of a file extent.
+pub(super) enum Verdict {
+    Own(Finding),
+    /// What is wrong with the stream that it shows, unless it was said of one before.
+    Stream(Claimed),
+}
+
+/// A file extent of a faulty stream.
+pub(super) struct Claimed(Claim, Place);
 
 impl Decoded {
     pub(super) fn new(extents: usize) -> Decoded {
         Decoded {
             extents: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            known: (0..extents).map(|_| AtomicU32::new(0)).collect(),
-            strays: Mutex::default(),
-            pending: Mutex::default(),
+            known: (0..extents).map(|_| OnceLock::new()).collect(),
+            others: Mutex::default(),
+            faults: Mutex::default(),
         }
     }
 
-    /// Judges what waited for other workers; afterwards nothing is being decoded.
-    pub(super) fn judge_pending(&self, findings: &mut Findings) {
-        for (index, algorithm, least, ram_bytes, place) in std::mem::take(&mut *lock(&self.pending)) {
-            if let Some(stream) = Stream::of(self.known[index].load(Ordering::Relaxed)) {
-                stream.judge(algorithm, least, ram_bytes, &place, findings);
+    /// Says what was found, in key order.
+    pub(super) fn say(&self, verdicts: Vec<Verdict>, findings: &mut Findings) {
+        for verdict in verdicts {
+            match verdict {
+                Verdict::Own(finding) => findings.push(finding),
+                Verdict::Stream(Claimed(claim, place)) => {
+                    for fault in lock(&self.faults).remove(&claim).into_iter().flatten() {
+                        let mut place = place.clone();
+                        if let Some((mirror, devid, physical)) = fault.copy {
+                            (place.mirror, place.devid, place.physical) =
+                                (Some(mirror), Some(devid), Some(physical));
+                        }
+                        findings.add(fault.rule, place, fault.reason);
+                    }
+                }
             }
         }
     }
@@ -104,43 +120,109 @@ impl Decoded {
         self.extents.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(stream.decoded_len as u64, Ordering::Relaxed);
     }
+
+    /// Decodes what `claim` says, or waits for who does.
+    fn stream(&self, image: &Image<'_>, usage: &Usage, claim: Claim) -> Stream {
+        let work = || {
+            let mut faults = Vec::new();
+            let decoded = self.decode(image, claim, &mut faults);
+            let stream = Stream::new(claim.algorithm, decoded, !faults.is_empty());
+            if !faults.is_empty() {
+                lock(&self.faults).insert(claim, faults);
+            }
+            stream
+        };
+        let index = usage.index(claim.at).filter(|index| usage.extents[*index].len == claim.len);
+        if let Some(index) = index {
+            let stream = *self.known[index].get_or_init(work);
+            if stream.is_of(claim.algorithm) {
+                return stream;
+            }
+        }
+        let other = lock(&self.others).entry(claim).or_default().clone();
+        *other.get_or_init(work)
+    }
+
+    /// Judges every copy of a compressed extent; copies that are equal once. Gives how many bytes come out.
+    fn decode(&self, image: &Image<'_>, claim: Claim, faults: &mut Vec<Fault>) -> Option<u32> {
+        let Claim { at, len, algorithm } = claim;
+        if algorithm == Algorithm::Lzo && len > MAX_CHUNK as u64 {
+            let reason = format!("lzo extent {at} takes {len} bytes, expect at most {MAX_CHUNK}");
+            faults.push(Fault { rule: "FE-25", reason, copy: None });
+            return None;
+        }
+        // Kernels read no more of others with certainty; that they are longer is FE-18's.
+        let size = usize::try_from(len).unwrap_or(MAX_CHUNK).min(MAX_CHUNK);
+        // An extent that no chunk maps is FE-24's.
+        let copies: Vec<_> = image.chunks.map(Logical(at), size as u64).ok()?.collect();
+        let mut out = None;
+        let mut judged: Vec<Vec<u8>> = Vec::new();
+        for (mirror, stored) in copies.iter().enumerate() {
+            let copy = (copies.len() > 1).then_some((mirror, stored.devid, stored.physical));
+            let mut fault = |rule, reason| faults.push(Fault { rule, reason, copy });
+            let mut bytes = vec![0; size];
+            if let Err(error) = image.device.read_at(&mut bytes, stored.physical) {
+                fault("FE-25", format!("cannot read compressed extent {at}: {error}"));
+                continue;
+            }
+            if judged.contains(&bytes) {
+                continue;
+            }
+            let found = DECODER
+                .with_borrow_mut(|d| d.inspect_extent_of(algorithm, &bytes, sectorsize(image), MAX_DECODED));
+            match found {
+                Ok(found) => {
+                    let decoded = u32::try_from(found.decoded_len).ok();
+                    if out.is_none() {
+                        self.count(&found);
+                    } else if out != decoded {
+                        let (have, expect) = (found.decoded_len, out.unwrap_or_default());
+                        fault("FE-25", format!("a copy decodes to {have} bytes, another to {expect}"));
+                    }
+                    out = out.or(decoded);
+                    // How long the stream may be is what each file extent is held against.
+                    let here = found.findings.iter().filter(|f| !matches!(f, Streams::Overlong { .. }));
+                    here.for_each(|f| fault(rule_of(f), format!("compressed data: {f}")));
+                }
+                Err(error) => fault("FE-25", format!("{algorithm} extent {at} of {size} bytes: {error}")),
+            }
+            judged.push(bytes);
+        }
+        out
+    }
 }
 
-/// Decodes what a leaf of a subvolume holds or points to, unless it was decoded before.
-pub(super) fn judge(
-    image: &Image<'_>,
-    usage: &Usage,
-    block: &Block,
-    decoded: &Decoded,
-    findings: &mut Findings,
-) {
+/// Judges what a leaf of a subvolume holds or points to; what was decoded before is not again.
+pub(super) fn judge(image: &Image<'_>, usage: &Usage, block: &Block, decoded: &Decoded) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
     block.for_each_item(&image.ctx, |slot, item| {
         let extent = (item.key.key_type == KeyType::EXTENT_DATA).then(|| FileExtent::parse(item.data));
         let Some(Ok(extent)) = extent else { return };
-        let Some(algorithm) = algorithm(extent.compression) else { return };
+        let Some(algorithm) = Algorithm::from_code(extent.compression) else { return };
         let place = Place {
             inode: Some(item.key.objectid),
             ..Place::item(block.tree, block.logical, slot, item.key)
         };
+        let mut findings = Findings::default();
         match &extent.kind {
             FileExtentKind::Inline(stored) => {
-                inline(image, (algorithm, stored), extent.ram_bytes, &place, decoded, findings);
+                inline(image, (algorithm, stored), extent.ram_bytes, &place, decoded, &mut findings);
             }
             FileExtentKind::Regular(range) if range.disk_bytenr.get() != 0 => {
-                shown(image, usage, algorithm, (&item, &extent, range), place, decoded, findings);
+                let claim = Claim { at: range.disk_bytenr.get(), len: range.disk_num_bytes.get(), algorithm };
+                let stream = decoded.stream(image, usage, claim);
+                if stream.is_faulty() {
+                    verdicts.push(Verdict::Stream(Claimed(claim, place.clone())));
+                }
+                if let Some(len) = stream.decoded() {
+                    judge_length(image, len, (&extent, range), &place, &mut findings);
+                }
             }
             _ => {}
         }
+        verdicts.extend(findings.iter().cloned().map(Verdict::Own));
     });
-}
-
-fn algorithm(compression: u8) -> Option<Algorithm> {
-    Some(match compression {
-        COMPRESSION_ZLIB => Algorithm::Zlib,
-        COMPRESSION_LZO => Algorithm::Lzo,
-        COMPRESSION_ZSTD => Algorithm::Zstd,
-        _ => return None,
-    })
+    verdicts
 }
 
 fn inline(
@@ -152,144 +234,55 @@ fn inline(
     findings: &mut Findings,
 ) {
     let sector = sectorsize(image);
-    let found = DECODER.with_borrow_mut(|d| d.inspect_inline(algorithm, stored, sector));
-    match found {
-        Ok(found) => {
-            decoded.count(&found);
-            judge_stream(&found, ram_bytes, ram_bytes, place, findings);
+    let found = match DECODER.with_borrow_mut(|d| d.inspect_inline(algorithm, stored, sector)) {
+        Ok(found) => found,
+        Err(error) => {
+            return findings.add("FE-25", place.clone(), format!("inline {algorithm} data: {error}"));
         }
-        Err(error) => findings.add("FE-25", place.clone(), format!("inline {algorithm} data: {error}")),
+    };
+    decoded.count(&found);
+    judge_least(found.decoded_len as u64, ram_bytes, ram_bytes, place, findings);
+    for stream in &found.findings {
+        findings.add(rule_of(stream), place.clone(), format!("compressed data: {stream}"));
     }
 }
 
-/// Judges a file extent by the stream that it shows, which is decoded if it was not before.
-fn shown(
+/// FE-25: whether a file extent can be read from a stream that gives `decoded` bytes.
+fn judge_length(
     image: &Image<'_>,
-    usage: &Usage,
-    algorithm: Algorithm,
-    (item, extent, range): (&Item<'_>, &FileExtent<'_>, &FileExtentRange),
-    place: Place,
-    decoded: &Decoded,
+    decoded: u64,
+    (extent, range): (&FileExtent<'_>, &FileExtentRange),
+    place: &Place,
     findings: &mut Findings,
 ) {
-    let (at, len) = (range.disk_bytenr.get(), range.disk_num_bytes.get());
     let wanted = range.offset.get().saturating_add(range.num_bytes.get());
     // The last sector of a file may be decoded in part: zeros follow.
     let least = wanted.saturating_sub(image.ctx.sectorsize - 1).min(extent.ram_bytes);
-    let index = usage.index(at);
-    let is_new = index.map_or_else(
-        || lock(&decoded.strays).insert((at, len), 0).is_none(),
-        |index| !usage.extents[index].set(bit::DECODED),
-    );
-    if is_new {
-        let out = regular(image, algorithm, (item, extent, range), (&place, least), decoded, findings);
-        let number = Stream { algorithm, decoded: out }.number();
-        match index {
-            Some(index) => decoded.known[index].store(number, Ordering::Relaxed),
-            None => {
-                lock(&decoded.strays).insert((at, len), number);
-            }
-        }
-        return;
+    judge_least(decoded, least, extent.ram_bytes, place, findings);
+    let limit = extent.ram_bytes.clamp(MAX_CHUNK as u64, MAX_DECODED as u64);
+    if decoded > limit {
+        let reason = format!("compressed data: the stream gives more than {limit} bytes");
+        findings.add("FE-25", place.clone(), reason);
     }
-    let number = index.map_or_else(
-        || lock(&decoded.strays).get(&(at, len)).copied().unwrap_or(0),
-        |index| decoded.known[index].load(Ordering::Relaxed),
-    );
-    match (Stream::of(number), index) {
-        (Some(stream), _) => stream.judge(algorithm, least, extent.ram_bytes, &place, findings),
-        (None, Some(index)) => {
-            lock(&decoded.pending).push((index, algorithm, least, extent.ram_bytes, place));
-        }
-        (None, None) => {}
+}
+
+fn judge_least(decoded: u64, least: u64, ram_bytes: u64, place: &Place, findings: &mut Findings) {
+    if decoded < least {
+        let reason = format!("compressed data decode to {decoded} bytes, expect {least} to {ram_bytes}");
+        findings.add("FE-25", place.clone(), reason);
+    }
+}
+
+/// FE-25 for what makes readers fail or see other bytes, FE-27 for what they read over.
+fn rule_of(stream: &Streams) -> &'static str {
+    match stream {
+        Streams::Overlong { .. } | Streams::LzoSegmentInexact { .. } | Streams::ZstdWindow { .. } => "FE-25",
+        _ => "FE-27",
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Judges every copy of a compressed extent; copies that are equal once. Gives how many bytes come out.
-fn regular(
-    image: &Image<'_>,
-    algorithm: Algorithm,
-    (item, extent, range): (&Item<'_>, &FileExtent<'_>, &FileExtentRange),
-    (place, least): (&Place, u64),
-    decoded: &Decoded,
-    findings: &mut Findings,
-) -> Option<u32> {
-    let at = range.disk_bytenr.get();
-    if algorithm == Algorithm::Lzo && range.disk_num_bytes.get() > MAX_CHUNK as u64 {
-        let reason =
-            format!("lzo extent {at} takes {} bytes, expect at most {MAX_CHUNK}", range.disk_num_bytes);
-        findings.add("FE-25", place.clone(), reason);
-        return None;
-    }
-    // Kernels read no more of others with certainty; that they are longer is FE-18's.
-    let size = usize::try_from(range.disk_num_bytes.get()).unwrap_or(MAX_CHUNK).min(MAX_CHUNK);
-    let len = size as u64;
-    let limit = usize::try_from(extent.ram_bytes).unwrap_or(MAX_DECODED).clamp(MAX_CHUNK, MAX_DECODED);
-    // An extent that no chunk maps is FE-24's.
-    let copies = image.chunks.map(Logical(at), len).ok()?;
-    let mut out = None;
-    let copies: Vec<_> = copies.collect();
-    let mut judged: Vec<Vec<u8>> = Vec::new();
-    for (mirror, stored) in copies.iter().enumerate() {
-        let mut bytes = vec![0; size];
-        let mut place = place.clone();
-        if copies.len() > 1 {
-            (place.mirror, place.devid, place.physical) =
-                (Some(mirror), Some(stored.devid), Some(stored.physical));
-        }
-        if let Err(error) = image.device.read_at(&mut bytes, stored.physical) {
-            findings.add("FE-25", place, format!("cannot read compressed extent {at}: {error}"));
-            continue;
-        }
-        if judged.contains(&bytes) {
-            continue;
-        }
-        let found =
-            DECODER.with_borrow_mut(|d| d.inspect_extent_of(algorithm, &bytes, sectorsize(image), limit));
-        match found {
-            Ok(found) => {
-                if judged.is_empty() {
-                    decoded.count(&found);
-                }
-                out = out.or(u32::try_from(found.decoded_len).ok());
-                judge_stream(&found, least, extent.ram_bytes, &place, findings);
-            }
-            Err(error) => {
-                let reason = format!(
-                    "{algorithm} extent {at} of {len} bytes, needed from {}: {error}",
-                    item.key.offset
-                );
-                findings.add("FE-25", place, reason);
-            }
-        }
-        judged.push(bytes);
-    }
-    out
-}
-
-/// FE-25 for what makes readers fail or see other bytes, FE-27 for what they read over.
-fn judge_stream(found: &Inspection, least: u64, ram_bytes: u64, place: &Place, findings: &mut Findings) {
-    judge_length(found.decoded_len as u64, least, ram_bytes, place, findings);
-    for stream in &found.findings {
-        let rule = match stream {
-            Streams::Overlong { .. } | Streams::LzoSegmentInexact { .. } | Streams::ZstdWindow { .. } => {
-                "FE-25"
-            }
-            _ => "FE-27",
-        };
-        findings.add(rule, place.clone(), format!("compressed data: {stream}"));
-    }
-}
-
-fn judge_length(decoded: u64, least: u64, ram_bytes: u64, place: &Place, findings: &mut Findings) {
-    if decoded < least {
-        let reason = format!("compressed data decode to {decoded} bytes, expect {least} to {ram_bytes}");
-        findings.add("FE-25", place.clone(), reason);
-    }
 }
 
 fn sectorsize(image: &Image<'_>) -> u32 {

@@ -1,6 +1,6 @@
 //! Names in a log (LOG-04): replay puts each into its directory, at the index that it has in the log.
 
-use btrfsimg_ondisk::{BlockContext, DirItems, KeyType, Logical, inode_extrefs, inode_refs, objectid};
+use btrfsimg_ondisk::{BlockContext, DirItems, Key, KeyType, Logical, inode_extrefs, inode_refs, objectid};
 
 use super::finding::{Findings, Place};
 use super::image::{Block, Image};
@@ -110,15 +110,17 @@ impl Names {
             }
         }
         let Some(tree) = subvolume.map(Root::tree) else { return };
-        // What the log says to be removed, or moves, leaves its index before.
-        let stays = |ino: u64| self.inodes.binary_search(&ino).is_err();
+        // What the log says to be removed, or moves, leaves its index before. A subvolume is in no log: its number is none of
+        // an inode.
+        let is_inode = |to: Key| to.key_type == KeyType::INODE_ITEM;
+        let stays = |to: Key| !is_inode(to) || self.inodes.binary_search(&to.objectid).is_err();
         let names = self.list.iter().filter(|name| self.directories.binary_search(&name.dir).is_err());
         for name in names {
             let Some(left) = searches.checked_sub(1) else { return };
             *searches = left;
             let found = paths::entry_at(image, tree, name.dir, name.index);
-            if let Some((ino, there)) = found.filter(|(ino, _)| stays(*ino))
-                && (ino, hasher.name(0, &there)) != what(name)
+            if let Some((to, there)) = found.filter(|(to, _)| stays(*to))
+                && (!is_inode(to) || (to.objectid, hasher.name(0, &there)) != what(name))
             {
                 let reason = format!(
                     "index {} of directory {} is that of '{}' already",

@@ -49,7 +49,10 @@ pub(super) fn in_order<T: Send>(
     work: impl Fn(usize) -> T + Sync,
     take: impl FnMut(T),
 ) {
-    let (threads, work) = (threads.clamp(1, items.max(1)), &work);
+    let (threads, work) = (threads.min(items), &work);
+    if threads <= 1 {
+        return (0..items).map(work).for_each(take);
+    }
     std::thread::scope(|scope| {
         let start = |first: usize| {
             let (sender, receiver) = sync_channel(AHEAD);

@@ -53,15 +53,15 @@ pub(super) fn has_inode(image: &Image<'_>, tree: Tree, ino: u64) -> bool {
     find(image, tree, wanted, |item| (item.key == wanted).then_some(())).is_some()
 }
 
-/// The inode and the name of the entry of `dir` at `index`.
-pub(super) fn entry_at(image: &Image<'_>, tree: Tree, dir: u64, index: u64) -> Option<(u64, Vec<u8>)> {
+/// The entry of `dir` at `index`: what it leads to, and its name.
+pub(super) fn entry_at(image: &Image<'_>, tree: Tree, dir: u64, index: u64) -> Option<(Key, Vec<u8>)> {
     let wanted = Key::new(dir, KeyType::DIR_INDEX, index);
     find(image, tree, wanted, |item| {
         if item.key != wanted {
             return None;
         }
         let first = DirItems::parse(item.key, item.data, image.ctx.nodesize).ok()?.into_iter().next()?;
-        Some((first.location.objectid, first.name.to_vec()))
+        Some((first.location, first.name.to_vec()))
     })
 }
 

@@ -65,7 +65,7 @@ impl QuotaTree {
     /// Puts all in order, for what follows.
     pub(super) fn sort(&mut self) {
         self.infos.sort_by_key(|(group, ..)| *group);
-        // Members are of a lower level, so their sets are known when they are asked for.
+        // Members have lower numbers, so their sets are known when they are asked for.
         self.members.sort_unstable();
         self.mirrors.sort_unstable();
     }
@@ -114,8 +114,8 @@ impl QuotaTree {
         }
     }
 
-    /// QG-01. `subvolumes` are all there are; their trees were found whole. The group of one that is gone has no bytes. What a subvolume whose deletion is under way
-    /// reaches is not settled: groups that reach it as well are left out.
+    /// QG-01. `subvolumes` are all there are; their trees were found whole. The group of one that is gone has no bytes.
+    /// What a subvolume whose deletion is under way reaches is not settled: groups that reach it as well are left out.
     pub(super) fn judge(
         &self,
         image: &Image<'_>,
@@ -141,20 +141,22 @@ impl QuotaTree {
         }
     }
 
-    /// The subvolumes in each group; `None` when they are too many to count.
+    /// The subvolumes in each group; `None` when they are too many to count. A relation with a group that does not exist
+    /// counts for nothing; one of two groups of a level counts as any other does (Linux 6.1, `btrfs_read_qgroup_config`).
     fn members(&self) -> Option<Members> {
         let mut members = Members { sets: Sets::new(), of_group: FxHashMap::default() };
         let mut work = 0usize;
-        // What QG-03 names is left out, as kernels do.
-        let is_member = |(group, member): &&(u64, u64)| level(*member) < level(*group);
-        let relations: Vec<(u64, u64)> = self.members.iter().filter(is_member).copied().collect();
-        for group in relations.chunk_by(|a, b| a.0 == b.0) {
-            let mut list = Vec::new();
-            for &(_, member) in group {
-                match level(member) {
-                    0 => list.push(member),
-                    _ => list.extend_from_slice(&members.sets.lists[members.set_of(member) as usize]),
-                }
+        for group in self.infos.iter().map(|(group, ..)| *group).filter(|group| level(*group) == 0) {
+            let set = members.sets.number(vec![group])?;
+            members.of_group.insert(group, set);
+        }
+        let exist = |(group, member): &&(u64, u64)| self.has(*group) && self.has(*member);
+        let relations: Vec<(u64, u64)> = self.members.iter().filter(exist).copied().collect();
+        for relations in relations.chunk_by(|a, b| a.0 == b.0) {
+            let group = relations[0].0;
+            let mut list = members.sets.lists[members.set_of(group) as usize].clone();
+            for &(_, member) in relations {
+                list.extend_from_slice(&members.sets.lists[members.set_of(member) as usize]);
                 work += 1;
                 if work + list.len() > SETS_MAX {
                     return None;
@@ -164,11 +166,7 @@ impl QuotaTree {
             list.sort_unstable();
             list.dedup();
             let set = members.sets.number(list)?;
-            members.of_group.insert(group[0].0, set);
-        }
-        for (group, ..) in self.infos.iter().filter(|(group, ..)| level(*group) == 0) {
-            let set = members.sets.number(vec![*group])?;
-            members.of_group.insert(*group, set);
+            members.of_group.insert(group, set);
         }
         Some(members)
     }
@@ -253,12 +251,19 @@ fn name(group: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use zerocopy::FromZeros as _;
+
     use super::*;
 
     const LEVEL: u64 = 1 << 48;
 
     fn tree_of(members: Vec<(u64, u64)>) -> QuotaTree {
-        let mut tree = QuotaTree { members, ..QuotaTree::default() };
+        let groups: BTreeSet<u64> = members.iter().flat_map(|(group, member)| [*group, *member]).collect();
+        let info = |group| (group, QgroupInfo::new_zeroed(), Place::default());
+        let mut tree =
+            QuotaTree { members, infos: groups.into_iter().map(info).collect(), ..QuotaTree::default() };
         tree.sort();
         tree
     }

@@ -76,29 +76,25 @@ pub(super) fn count(
     subvolumes: &[Tree],
     usage: &Usage,
 ) -> Option<BTreeMap<Vec<u64>, u64>> {
-    let mut sets = Sets::new();
-    let mut of_extent = vec![0u32; usage.extents.len()];
-    let mut levels: [Vec<u64>; 8] = Default::default();
+    let mut reached = Reached::new(usage);
     for tree in subvolumes {
-        let set = sets.number(vec![tree.id])?;
+        let set = reached.sets.number(vec![tree.id])?;
         match tree.drop {
-            None => reach(tree.root.0, set, tree.level, usage, &mut sets, &mut of_extent, &mut levels)?,
-            Some(drop) => {
-                reach_rest(image, tree, drop, set, usage, &mut sets, &mut of_extent, &mut levels)?;
-            }
+            None => reached.block(tree.root.0, set, tree.level)?,
+            Some(drop) => reached.rest(image, tree, drop, set)?,
         }
     }
     for level in (1..8u8).rev() {
-        for at in std::mem::take(&mut levels[usize::from(level)]) {
-            let set = of_extent[usage.index(at)?];
+        for at in std::mem::take(&mut reached.levels[usize::from(level)]) {
+            let set = reached.of_extent[usage.index(at)?];
             let node = read(image, at, level)?;
             for pointer in node.pointers() {
-                reach(pointer.block.0, set, level - 1, usage, &mut sets, &mut of_extent, &mut levels)?;
+                reached.block(pointer.block.0, set, level - 1)?;
             }
         }
     }
-    let leaves = std::mem::take(&mut levels[0]);
-    let known = &of_extent;
+    let leaves = std::mem::take(&mut reached.levels[0]);
+    let known = &reached.of_extent;
     let users = in_runs(image.threads, leaves.len(), RUN, |run| {
         let mut users: Vec<(usize, u32)> = Vec::new();
         for &at in &leaves[run] {
@@ -116,9 +112,13 @@ pub(super) fn count(
     });
     for users in users {
         for (index, set) in users? {
-            of_extent[index] = sets.union(of_extent[index], set)?;
+            reached.add(index, set)?;
         }
     }
+    for (index, set) in std::mem::take(&mut reached.alone) {
+        reached.add(index, set)?;
+    }
+    let Reached { sets, of_extent, .. } = reached;
     let mut totals = BTreeMap::new();
     for (extent, set) in usage.extents.iter().zip(of_extent).filter(|(_, set)| *set != 0) {
         let total: &mut u64 = totals.entry(sets.lists[set as usize].clone()).or_default();
@@ -127,52 +127,61 @@ pub(super) fn count(
     Some(totals)
 }
 
-/// The same for a tree whose deletion has come to `key` of `drop_level`: what was dropped may be another's by now.
-#[expect(clippy::too_many_arguments, reason = "those of `reach`, and what is left of the tree")]
-fn reach_rest(
-    image: &Image<'_>,
-    tree: &Tree,
-    (key, drop_level): (Key, u8),
-    set: u32,
-    usage: &Usage,
-    sets: &mut Sets,
-    of_extent: &mut [u32],
-    levels: &mut [Vec<u64>; 8],
-) -> Option<()> {
-    let (mut at, mut level) = (tree.root.0, tree.level);
-    while level > 0 && level >= drop_level {
-        let index = usage.index(at)?;
-        of_extent[index] = sets.union(of_extent[index], set)?;
-        let pointers = read(image, at, level)?.pointers();
-        let first = pointers.iter().rposition(|p| p.key <= key).unwrap_or(0);
-        let is_last = level == drop_level;
-        for pointer in &pointers[first + usize::from(!is_last)..] {
-            reach(pointer.block.0, set, level - 1, usage, sets, of_extent, levels)?;
-        }
-        if is_last {
-            return Some(());
-        }
-        (at, level) = (pointers.get(first)?.block.0, level - 1);
-    }
-    reach(at, set, level, usage, sets, of_extent, levels)
+/// What subvolumes reach, as far as it was followed.
+struct Reached<'a> {
+    usage: &'a Usage,
+    sets: Sets,
+    /// The set of each extent: of a block, of those that reach all below it too. One that has none is not listed yet.
+    of_extent: Vec<u32>,
+    /// Blocks to be read, by level, each once.
+    levels: [Vec<u64>; 8],
+    /// Nodes that a half dropped subvolume reaches, with its set, which is not that of all below them.
+    alone: Vec<(usize, u32)>,
 }
 
-/// Notes that the block at `at` is reached by the subvolumes of `set`, and is to be read.
-fn reach(
-    at: u64,
-    set: u32,
-    level: u8,
-    usage: &Usage,
-    sets: &mut Sets,
-    of_extent: &mut [u32],
-    levels: &mut [Vec<u64>; 8],
-) -> Option<()> {
-    let index = usage.index(at)?;
-    if of_extent[index] == 0 {
-        levels.get_mut(usize::from(level))?.push(at);
+impl Reached<'_> {
+    fn new(usage: &Usage) -> Reached<'_> {
+        Reached {
+            usage,
+            sets: Sets::new(),
+            of_extent: vec![0; usage.extents.len()],
+            levels: Default::default(),
+            alone: Vec::new(),
+        }
     }
-    of_extent[index] = sets.union(of_extent[index], set)?;
-    Some(())
+
+    fn add(&mut self, index: usize, set: u32) -> Option<()> {
+        self.of_extent[index] = self.sets.union(self.of_extent[index], set)?;
+        Some(())
+    }
+
+    /// Notes that the block at `at`, and all below it, is reached by the subvolumes of `set`.
+    fn block(&mut self, at: u64, set: u32, level: u8) -> Option<()> {
+        let index = self.usage.index(at)?;
+        if self.of_extent[index] == 0 {
+            self.levels.get_mut(usize::from(level))?.push(at);
+        }
+        self.add(index, set)
+    }
+
+    /// The same for a tree whose deletion has come to `key` of `drop_level`: what was dropped may be another's by now.
+    fn rest(&mut self, image: &Image<'_>, tree: &Tree, (key, drop_level): (Key, u8), set: u32) -> Option<()> {
+        let (mut at, mut level) = (tree.root.0, tree.level);
+        while level > 0 && level >= drop_level {
+            self.alone.push((self.usage.index(at)?, set));
+            let pointers = read(image, at, level)?.pointers();
+            let first = pointers.iter().rposition(|p| p.key <= key).unwrap_or(0);
+            let is_last = level == drop_level;
+            for pointer in &pointers[first + usize::from(!is_last)..] {
+                self.block(pointer.block.0, set, level - 1)?;
+            }
+            if is_last {
+                return Some(());
+            }
+            (at, level) = (pointers.get(first)?.block.0, level - 1);
+        }
+        self.block(at, set, level)
+    }
 }
 
 fn read(image: &Image<'_>, at: u64, level: u8) -> Option<Block> {

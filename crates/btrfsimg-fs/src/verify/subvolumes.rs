@@ -148,20 +148,14 @@ impl Passes<'_, '_> {
         for root in in_order(roots).filter(|root| root.is_subvolume()) {
             let blocks = std::sync::atomic::AtomicU64::new(0);
             Walk::quiet(image, root.tree(), &blocks).knowing(&known).stream(
-                |block| {
+                |block| decode::judge(image, &space.usage, block, &decoded),
+                |verdicts| {
                     let mut found = Findings::default();
-                    decode::judge(image, &space.usage, block, &decoded, &mut found);
-                    found
-                },
-                |mut found| {
+                    decoded.say(verdicts, &mut found);
                     paths::fill(image, root.tree(), &mut found);
                     self.report.absorb(found);
                 },
             );
-            let mut found = Findings::default();
-            decoded.judge_pending(&mut found);
-            paths::fill(image, root.tree(), &mut found);
-            self.report.absorb(found);
         }
         self.report.summary.decoded_extents = decoded.extents.into_inner();
         self.report.summary.decoded_bytes = decoded.bytes.into_inner();

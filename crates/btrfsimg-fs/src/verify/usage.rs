@@ -37,12 +37,10 @@ pub(super) mod bit {
     pub(crate) const USED: u8 = 8;
     /// A file uses it, and not as preallocated.
     pub(crate) const REGULAR: u8 = 16;
-    /// Compressed data that were decoded.
-    pub(crate) const DECODED: u8 = 32;
     /// It counts more than one reference.
-    pub(crate) const SHARED: u8 = 64;
+    pub(crate) const SHARED: u8 = 32;
     /// A block of the chunk tree.
-    pub(crate) const CHUNK_TREE: u8 = 128;
+    pub(crate) const CHUNK_TREE: u8 = 64;
 }
 
 impl Extent {

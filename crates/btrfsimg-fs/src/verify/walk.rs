@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 use super::finding::{Finding, Findings, Place};
 use super::image::{Block, Image, Pointer};
-use super::parallel::{in_order, in_runs};
+use super::parallel::in_order;
 use super::usage::{Usage, User, bit};
 
 /// A tree to walk.
@@ -373,29 +373,32 @@ impl<'a> Walk<'a> {
     ) -> Vec<Part<T>> {
         let plan = std::mem::take(&mut self.plan);
         let runs = runs_of_leaves(&plan, RUN);
-        let this = &*self;
-        let results = in_runs(self.image.threads, runs.len(), 1, |only| {
-            let (mut value, mut findings, mut whole) = (T::default(), Findings::default(), true);
-            for step in runs[only].iter().flat_map(|run| &plan[run.clone()]) {
+        let (this, mut findings, mut whole, mut values) = (&*self, Findings::default(), true, Vec::new());
+        let work = |nth: usize| {
+            let (mut value, mut found, mut sound) = (T::default(), Findings::default(), true);
+            for step in runs.get(nth).into_iter().flat_map(|run| &plan[run.clone()]) {
                 if let Step::Leaf(leaf) = step {
-                    whole &= this.visit_leaf(leaf, visit, &mut value, &mut findings);
+                    sound &= this.visit_leaf(leaf, visit, &mut value, &mut found);
                 }
             }
-            (value, findings, whole)
+            (value, found, sound)
+        };
+        // Only what a run gives is kept: findings past the limit of a rule are counted as they come.
+        in_order(this.image.threads, runs.len(), work, |(value, found, sound)| {
+            findings.append(found);
+            whole &= sound;
+            values.push((value, sound));
         });
-        let mut results = runs.iter().map(|run| run.start).zip(results).peekable();
+        self.findings.append(findings);
+        self.whole &= whole;
+        let mut values = runs.iter().map(|run| run.start).zip(values).peekable();
         let mut parts = Vec::new();
         for (at, step) in plan.iter().enumerate() {
             parts.push(match step {
-                Step::Leaf(_) => {
-                    let Some((_, (value, findings, whole))) = results.next_if(|(start, _)| *start == at)
-                    else {
-                        continue;
-                    };
-                    self.findings.append(findings);
-                    self.whole &= whole;
-                    Part::Run(value, whole)
-                }
+                Step::Leaf(_) => match values.next_if(|(start, _)| *start == at) {
+                    Some((_, (value, sound))) => Part::Run(value, sound),
+                    None => continue,
+                },
                 Step::Known(at) => Part::Known(*at),
                 Step::Enter => Part::Enter,
                 Step::Leave(pointer) => Part::Leave(*pointer),

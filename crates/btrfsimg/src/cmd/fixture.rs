@@ -212,6 +212,7 @@ fn explain(fault: &Fault, json: bool) -> Result<()> {
     let kernel = match fault.kernel {
         Kernel::Refuses => "does not mount the image, or fails to read some of it",
         Kernel::Reads => "mounts the image read-only and reads all of it",
+        Kernel::Loops => "mounts the image, and does not come to the end of a directory",
     };
     let check = if fault.check { "calls it an error" } else { "does not notice" };
     writeln!(out, "Linux 6.18 {kernel}; `btrfs check` 6.2 {check}.")?;
