@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use btrfsimg_ondisk::{InodeItem, Timespec};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
@@ -11,18 +12,51 @@ use super::attributes::{self, creation_mode};
 use super::host::{self, failed};
 use super::paths::PathNode;
 use crate::error::{Error, Result};
+use crate::lookup::Place;
 use crate::read::Info;
 
 /// What a directory of the copy needs until it is done. Whoever lets go of it last finishes it: the walk, or a
 /// file in it that is being written.
 #[derive(Debug)]
 pub(super) struct DirState {
-    info: Info,
+    source: Source,
     /// Its path.
     pub(super) node: Arc<PathNode>,
     /// The mode that it gets back, where the owner's bits were added to fill it.
     narrow_mode: Option<u32>,
     origin: Origin,
+}
+
+/// What the copy of a directory gets of its source's item in the end. Of a deep tree, the items of all directories above
+/// would else be kept.
+#[derive(Debug)]
+struct Source {
+    place: Place,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    atime: Timespec,
+    mtime: Timespec,
+}
+
+impl Source {
+    fn of(info: &Info) -> Source {
+        let (uid, gid) = (info.item.uid.get(), info.item.gid.get());
+        let (atime, mtime) = (info.item.atime, info.item.mtime);
+        Source { place: info.place, mode: info.mode(), uid, gid, atime, mtime }
+    }
+
+    fn info(&self) -> Info {
+        let item = InodeItem {
+            mode: self.mode.into(),
+            uid: self.uid.into(),
+            gid: self.gid.into(),
+            atime: self.atime,
+            mtime: self.mtime,
+            ..InodeItem::zeroed()
+        };
+        Info { place: self.place, item }
+    }
 }
 
 /// Where a directory comes from, and with that whether it gets the attributes of its source.
@@ -65,7 +99,7 @@ impl Dir {
     }
 
     fn new(fd: OwnedFd, info: Info, node: Arc<PathNode>, narrow_mode: Option<u32>, origin: Origin) -> Dir {
-        let state = DirState { info, node, narrow_mode, origin };
+        let state = DirState { source: Source::of(&info), node, narrow_mode, origin };
         Dir { state: Arc::new(state), fd: Arc::new(fd) }
     }
 
@@ -125,7 +159,7 @@ impl DirState {
             Origin::Bystander => false,
         };
         if takes_attributes {
-            attributes::set_on_fd(shared, self.node.spot(b""), fd, &self.info)?;
+            attributes::set_on_fd(shared, self.node.spot(b""), fd, &self.source.info())?;
         }
         Ok(())
     }
