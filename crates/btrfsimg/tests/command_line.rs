@@ -138,6 +138,8 @@ fn messages_name_the_object_and_the_way_out() {
         ),
         ("df -h s.img", 0, ""),
         ("inspect tree -b 12345 s.img", 2, "12345 is no tree block's address: no block group holds it"),
+        ("touch -h s.img:/none", 1, "btrfsimg: s.img:/none: no such file or directory\n"),
+        ("touch -ch s.img:/none", 0, ""),
         ("touch -t 13010000 s.img:/f", 2, "'13010000' is no time"),
         (
             "ln -s s.img:/d s.img:/m",

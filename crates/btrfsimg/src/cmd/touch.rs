@@ -89,8 +89,8 @@ impl Edit for Args {
         let mtime = (self.modification || neither).then_some(mtime);
         cx.each(|cx, address| {
             let place = match lookup::resolve(cx.tx, cx.start, &address.path, !self.no_dereference) {
-                Err(Error::NotFound(_)) if self.no_create || self.no_dereference => return Ok(()),
-                Err(Error::NotFound(_)) => {
+                Err(Error::NotFound(_)) if self.no_create => return Ok(()),
+                Err(Error::NotFound(_)) if !self.no_dereference => {
                     let made = open_file(cx.tx, cx.start, address, Missing::Make)?;
                     cx.say(|| format!("created '{address}'"));
                     made.ok_or_else(|| Error::NotFound(address.to_string()))?
