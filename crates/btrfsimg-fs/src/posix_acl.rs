@@ -101,11 +101,17 @@ impl Acl {
         bits(USER_OBJ).unwrap_or(0) << 6 | group << 3 | bits(OTHER).unwrap_or(0)
     }
 
-    /// The permission bits for what cannot have it, so that nobody gets more: the group's own entry as the mask has it, in
-    /// place of the mask, which named users and groups may be the reason of.
+    /// The permission bits for what cannot have it: the most with which nobody gets more than it gives them, by the
+    /// order of acl(5). The group's own entry stands as the mask has it, not the mask; who is named may be in that group
+    /// or not, so the group has no more than each named user, and others no more than each that is named.
     pub fn mode_alone(&self) -> u32 {
-        let group = self.entries.iter().find(|e| e.tag == GROUP_OBJ).map_or(0, |e| u32::from(e.perm) << 3);
-        self.mode() & (!0o070 | group)
+        let mask = self.entries.iter().find(|e| e.tag == MASK).map_or(7, |e| e.perm);
+        let common = |tags: &[u16]| {
+            let perms = self.entries.iter().filter(|e| tags.contains(&e.tag));
+            perms.map(|e| if e.tag == OTHER { e.perm } else { e.perm & mask }).fold(7, |all, perm| all & perm)
+        };
+        let (group, other) = (common(&[GROUP_OBJ, USER]), common(&[OTHER, USER, GROUP]));
+        self.mode() & 0o700 | u32::from(group) << 3 | u32::from(other)
     }
 
     /// Whether a mode says all that it does.
@@ -175,15 +181,65 @@ mod tests {
         Acl { entries }.to_bytes()
     }
 
-    #[test]
-    fn a_mode_alone_gives_nobody_more() {
-        let n = NO_ID;
-        for (group, mask, alone) in [(4, 7, 0o640), (7, 5, 0o650), (0, 6, 0o600)] {
-            let entries =
-                [(USER_OBJ, 6, n), (USER, 7, 1000), (GROUP_OBJ, group, n), (MASK, mask, n), (OTHER, 0, n)];
-            let acl = Acl::parse(&value(&entries)).unwrap().unwrap();
-            assert_eq!((acl.mode(), acl.mode_alone()), (0o600 | u32::from(mask) << 3, alone));
+    /// What acl(5) gives who is not the owner: whether by one entry all of `wanted` is granted.
+    fn grants(entries: &[(u16, u16, u32)], user: u32, groups: &[u32], wanted: u16) -> bool {
+        let has = |perm: u16| perm & wanted == wanted;
+        let mask = entries.iter().find(|e| e.0 == MASK).map_or(7, |e| e.1);
+        if let Some(named) = entries.iter().find(|e| e.0 == USER && e.2 == user) {
+            return has(named.1 & mask);
         }
+        let mut of_groups = entries
+            .iter()
+            .filter(|e| e.0 == GROUP_OBJ && groups.contains(&OWNING) || e.0 == GROUP && groups.contains(&e.2))
+            .peekable();
+        if of_groups.peek().is_some() {
+            return of_groups.any(|e| has(e.1 & mask));
+        }
+        entries.iter().any(|e| e.0 == OTHER && has(e.1))
+    }
+
+    const OWNING: u32 = 1;
+
+    /// All ACLs of read and write for a user, two groups and the three that are always there; all who are named or not, in
+    /// all groups or none. Of what the mode gives nobody had less, and with one bit more somebody would get more.
+    #[test]
+    fn a_mode_alone_gives_nobody_more_and_is_the_most_that_does_not() {
+        const PERMS: [u16; 4] = [0, 2, 4, 6];
+        let people: Vec<(u32, Vec<u32>)> = [1000, 1001]
+            .into_iter()
+            .flat_map(|user| {
+                let subsets = (0..8u32).map(move |set| (0..3).filter(move |i| set >> i & 1 != 0));
+                subsets.map(move |set| (user, set.map(|i| i + OWNING).collect()))
+            })
+            .collect();
+        for n in 0..4usize.pow(6) {
+            let perm = |place: u32| PERMS[n / 4usize.pow(place) % 4];
+            let entries = [
+                (USER_OBJ, 6, NO_ID),
+                (USER, perm(0), 1000),
+                (GROUP_OBJ, perm(1), NO_ID),
+                (GROUP, perm(2), OWNING + 1),
+                (GROUP, perm(3), OWNING + 2),
+                (MASK, perm(4), NO_ID),
+                (OTHER, perm(5), NO_ID),
+            ];
+            let widens = |mode: u32| {
+                let bits = |shift: u32| u16::try_from(mode >> shift & 7).unwrap();
+                let alone = [(USER_OBJ, 6, NO_ID), (GROUP_OBJ, bits(3), NO_ID), (OTHER, bits(0), NO_ID)];
+                people.iter().any(|(user, groups)| {
+                    let gets = |entries: &[_], wanted| grants(entries, *user, groups, wanted);
+                    [2, 4, 6].into_iter().any(|wanted| gets(&alone, wanted) && !gets(&entries, wanted))
+                })
+            };
+            let mode = Acl::parse(&value(&entries)).unwrap().unwrap().mode_alone();
+            assert_eq!(mode & 0o700, 0o600, "{entries:?}");
+            assert!(!widens(mode), "{mode:o}: {entries:?}");
+            for more in [0o40, 0o20, 0o4, 0o2].into_iter().filter(|bit| mode & bit == 0) {
+                assert!(widens(mode | more), "{mode:o} could have {more:o}: {entries:?}");
+            }
+        }
+        let owner_group_other = [(USER_OBJ, 7, NO_ID), (GROUP_OBJ, 5, NO_ID), (OTHER, 4, NO_ID)];
+        assert_eq!(Acl::parse(&value(&owner_group_other)).unwrap().unwrap().mode_alone(), 0o754);
     }
 
     /// What setxattr(2) says of each on a kernel (6.18): 0, EINVAL or EOPNOTSUPP. See also the test against a mount.

@@ -181,7 +181,7 @@ fn set_xattrs(shared: &Shared<'_>, path: Spot<'_>, info: &Info, target: &OnHost<
         };
         if is_acl(name) {
             if left_out(LeftOut::Acl)? && name == ACCESS_XATTR {
-                let alone = Acl::parse(value).ok().flatten().map_or(0o707, |acl| acl.mode_alone());
+                let alone = Acl::parse(value).ok().flatten().map_or(0o700, |acl| acl.mode_alone());
                 rights = !0o777 | alone;
             }
         } else if name == COMPRESSION_XATTR {
