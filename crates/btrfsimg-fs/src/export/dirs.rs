@@ -127,6 +127,11 @@ impl Dir {
         self.fd.as_fd()
     }
 
+    /// Whether there may be names in it that are not from the copy.
+    pub(super) fn was_there(&self) -> bool {
+        self.state.origin != Origin::Made
+    }
+
     /// Another use of it.
     pub(super) fn share(&self) -> Dir {
         Dir { state: self.state.clone(), fd: self.fd.clone() }

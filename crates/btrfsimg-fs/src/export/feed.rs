@@ -1,13 +1,14 @@
 //! Hands out regular files to the threads that write them: small ones in batches, large ones in parts.
 
+use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::Shared;
 use super::dirs::Dir;
-use super::workers::{FileJob, LargeFile, Part, Work};
+use super::workers::{FileJob, LargeFile, Part, Todo, Work};
 use crate::open_files;
 use crate::read::{Info, Segment, SegmentKind};
 
@@ -28,7 +29,9 @@ pub(super) fn workers(asked: usize) -> usize {
 
 pub(super) struct Feed<'a> {
     shared: &'a Shared<'a>,
-    work: Sender<Work>,
+    work: Sender<Todo>,
+    /// All that is handed out has a clone of the sender: the receiver is told when the last of them is gone.
+    under_way: (Sender<Infallible>, Receiver<Infallible>),
     batch: Batch,
     /// Open files of one batch, at most.
     fds: usize,
@@ -43,10 +46,10 @@ struct Batch {
 }
 
 impl<'a> Feed<'a> {
-    pub(super) fn new(shared: &'a Shared<'a>, work: Sender<Work>, workers: usize) -> Feed<'a> {
+    pub(super) fn new(shared: &'a Shared<'a>, work: Sender<Todo>, workers: usize) -> Feed<'a> {
         // One batch is filled and one waits to be sent; for each worker one is in the queue and one with it.
         let fds = BATCH_FDS.min(open_files::limit() / 4) / (2 * workers + 2);
-        Feed { shared, work, batch: Batch::default(), fds: fds.max(2) }
+        Feed { shared, work, under_way: bounded(0), batch: Batch::default(), fds: fds.max(2) }
     }
 
     /// A regular file `name` in `dir`, which is made already where `made` is it.
@@ -75,9 +78,18 @@ impl<'a> Feed<'a> {
         }
     }
 
+    /// Waits until all that was given is written.
+    pub(super) fn wait(&mut self) {
+        self.flush();
+        let (handed_out, done) = std::mem::replace(&mut self.under_way, bounded(0));
+        drop(handed_out);
+        // Nothing is ever sent: it ends with the last clone.
+        let _ = done.recv();
+    }
+
     fn send(&self, work: Work) {
         // The other side is gone only after a panic, which the scope passes on.
-        let _ = self.work.send(work);
+        let _ = self.work.send(Todo { work, _under_way: self.under_way.0.clone() });
     }
 
     /// Hands out a large file in parts.

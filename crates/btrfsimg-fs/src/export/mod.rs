@@ -38,7 +38,7 @@ use crate::read::{Filesystem, Info, Loss, Segments};
 use feed::Feed;
 pub use links::Links;
 use walk::Walker;
-use workers::Work;
+use workers::Todo;
 
 /// What is copied, and what of it is kept.
 #[derive(Clone, Copy, Debug)]
@@ -255,7 +255,7 @@ pub fn copy_out(
     }
     let workers = feed::workers(options.workers);
     let mut summary = thread::scope(|scope| {
-        let (work, to_do) = bounded::<Work>(workers);
+        let (work, to_do) = bounded::<Todo>(workers);
         for _ in 0..workers {
             let (to_do, shared) = (to_do.clone(), &shared);
             scope.spawn(move || workers::run(shared, &to_do));

@@ -14,7 +14,7 @@ use super::feed::Feed;
 use super::host::{self, failed};
 use super::links::{Links, Top};
 use super::paths::PathNode;
-use super::{LeftOut, Report, Shared, Summary};
+use super::{LeftOut, Options, Report, Shared, Summary};
 use crate::error::{Error, Result};
 use crate::existing::Existing;
 use crate::lookup::{self, Place};
@@ -307,13 +307,46 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// Whether a file goes into one of the host that other names lead to. Whoever writes it by another name comes before or
+    /// after, in the order of the walk.
+    fn has_other_names(&self, dir: &Dir, name: &[u8], info: &Info) -> Result<bool> {
+        if !dir.was_there() || info.file_type() != Some(FileType::REG_FILE) {
+            return Ok(false);
+        }
+        let Options { existing, preserve, .. } = self.shared.options;
+        match rustix::fs::statat(dir.fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) if HostType::from_raw_mode(there.st_mode) == HostType::Symlink => {
+                Ok(existing.follows_symlinks())
+            }
+            Ok(there) => Ok(there.st_nlink > 1 && preserve.writes_into(there.st_nlink, existing)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(failed("stat")(errno)),
+        }
+    }
+
     /// Copies what is no directory.
     fn leaf(&mut self, dir: &Dir, name: &[u8], info: &Info) -> Result<()> {
+        let comes_alone = self.has_other_names(dir, name, info)?;
+        if comes_alone {
+            self.feed.wait();
+        }
+        let done = self.leaf_in_turn(dir, name, info);
+        if comes_alone {
+            self.feed.wait();
+        }
+        done
+    }
+
+    fn leaf_in_turn(&mut self, dir: &Dir, name: &[u8], info: &Info) -> Result<()> {
+        let has_links = self.shared.options.preserve.links && info.item.nlink.get() > 1;
         if self.stays(dir, name, info)? {
+            // As with cp(1) 9.1, what is newer gets the names that come later.
+            if has_links && self.shared.options.existing == Existing::Update && !self.link(dir, name, info)? {
+                self.links.note(info.place, info.item.nlink.get(), &self.top, &dir.state.node, name);
+            }
             return Ok(());
         }
         self.list(dir, name);
-        let has_links = self.shared.options.preserve.links && info.item.nlink.get() > 1;
         if has_links && self.link(dir, name, info)? {
             return Ok(());
         }

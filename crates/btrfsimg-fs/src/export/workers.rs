@@ -1,10 +1,11 @@
 //! Regular files: created, decoded and written by several threads.
 
+use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 
 use super::Shared;
 use super::attributes::{set_on_fd, set_property};
@@ -56,10 +57,17 @@ pub(super) enum Work {
     Parts(Arc<LargeFile>, Vec<Part>),
 }
 
+/// Work, and what its end is known by.
+#[derive(Debug)]
+pub(super) struct Todo {
+    pub(super) work: Work,
+    pub(super) _under_way: Sender<Infallible>,
+}
+
 /// Works until there is no more.
-pub(super) fn run(shared: &Shared<'_>, work: &Receiver<Work>) {
+pub(super) fn run(shared: &Shared<'_>, todo: &Receiver<Todo>) {
     let mut writer = Writer { shared, reader: SegmentReader::default(), buffer: Vec::new() };
-    for work in work {
+    for Todo { work, _under_way } in todo {
         match work {
             Work::Files(jobs) => jobs.into_iter().for_each(|job| writer.file(job)),
             Work::Parts(file, parts) => {

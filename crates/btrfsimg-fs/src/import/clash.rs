@@ -1,10 +1,11 @@
 //! What stands in the image already where an entry goes, and what becomes of the two, as cp(1) has it.
 
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use btrfsimg_ondisk::{FileType, Key, KeyType};
+use btrfsimg_ondisk::{FileType, Key, KeyType, Timespec};
 
 use super::host::{self, SourceDir, Stat};
 use super::walk::{ExtraLink, Merged, Node, Role, Walker};
@@ -32,13 +33,15 @@ enum Clash {
     Stay { file: Place, there: Place },
 }
 
-/// What the entry `name` of `dir`, if there is one, means for a new one, as cp(1) has it. It is `path` below `top`.
+/// What the entry `name` of `dir`, if there is one, means for a new one, as cp(1) has it. It is `path` below `top`. Files in
+/// `replaced` will have been modified then.
 fn clash(
     tx: &Transaction<'_>,
     (dir, name): (Place, &[u8]),
     (top, path): (Place, &[u8]),
     new: &Attributes,
     existing: Existing,
+    replaced: &HashMap<u64, Timespec>,
 ) -> Result<Clash> {
     let Some(old) = find_entry(tx, dir, name)? else { return Ok(Clash::Nothing) };
     let there = Place { tree: dir.tree, ino: old.location.objectid };
@@ -56,7 +59,11 @@ fn clash(
         }
     }
     let both_dirs = old_type == FileType::DIR && new_type == FileType::DIR;
-    if !both_dirs && existing.stays(crate::lookup::inode(tx, file)?.mtime, new.mtime) {
+    let modified = |ino| match replaced.get(&ino) {
+        Some(time) => Ok(*time),
+        None => crate::lookup::inode(tx, file).map(|inode| inode.mtime),
+    };
+    if !both_dirs && existing.stays(modified(file.ino)?, new.mtime) {
         return Ok(Clash::Stay { file, there });
     }
     if let Some(reason) = protected(tx, file, name, old_type != FileType::DIR)? {
@@ -99,6 +106,7 @@ impl Walker<'_> {
             (self.top, &dir.join(there)),
             &stat.attributes,
             self.options.existing,
+            &self.replaced,
         )?;
         let link = match &clash {
             Clash::Merge(_) | Clash::Refuse(_) => None,
@@ -205,6 +213,9 @@ impl Walker<'_> {
         tx: &Transaction<'_>,
     ) -> Result<()> {
         self.settle_attributes(&mut stat.attributes, tx);
+        if self.options.existing == Existing::Update {
+            self.replaced.insert(existing.ino, stat.attributes.mtime);
+        }
         let own = crate::write::xattr::inherited_from(tx, existing)?;
         stat.attributes.flags = own.flags;
         self.queue.push_back(Node {

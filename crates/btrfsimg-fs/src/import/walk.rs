@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use btrfsimg_ondisk::{FileType, max_symlink_len};
+use btrfsimg_ondisk::{FileType, Timespec, max_symlink_len};
 
 use super::host::{self, Source, SourceDir, Stat};
 use super::links::Links;
@@ -103,6 +103,9 @@ pub(super) struct Walker<'o> {
     pub(super) queue: VecDeque<Node>,
     /// Inodes that are to get contents through a symlink, not through their own name.
     pub(super) through_symlinks: HashSet<u64>,
+    /// When inodes that are to get contents will have been modified: with [`Existing::Update`](crate::Existing), which
+    /// asks once more where they have several names.
+    pub(super) replaced: HashMap<u64, Timespec>,
     next_ino: u64,
     links: &'o mut Links,
     /// Names in the image that differ from the source's, by inode.
@@ -129,6 +132,7 @@ impl<'o> Walker<'o> {
             top,
             queue: VecDeque::new(),
             through_symlinks: HashSet::new(),
+            replaced: HashMap::new(),
             next_ino,
             links,
             renamed: HashMap::new(),
