@@ -233,12 +233,12 @@ fn half_dropped() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
     btrfs(&["quota", "enable"], &[mount.path()]);
     btrfs(&["subvolume", "create"], &[&at("live")]);
     for i in 0..12_000 {
-        std::fs::write(at(&format!("live/file-{i}")), [i as u8; 300]).unwrap();
+        std::fs::write(at(&format!("live/file-{i}")), [7; 300]).unwrap();
     }
     btrfs(&["subvolume", "snapshot"], &[&at("live"), &at("deleted")]);
     btrfs(&["subvolume", "snapshot"], &[&at("live"), &at("kept")]);
     for i in (0..12_000).step_by(3) {
-        std::fs::write(at(&format!("deleted/file-{i}")), [i as u8; 5000]).unwrap();
+        std::fs::write(at(&format!("deleted/file-{i}")), [9; 5000]).unwrap();
     }
     btrfs(&["filesystem", "sync"], &[mount.path()]);
     btrfs(&["quota", "rescan", "-w"], &[mount.path()]);

@@ -18,8 +18,8 @@ finding of `btrfsimg verify` (with `--data`; with `--decode` for compressed data
 fault is left as it is, and the exit code is 1.
 
 The grade is the rule's (docs/verify.md). *Kernel*: what Linux 6.18 does with the image, mounted read-only and read
-whole (`loops`: it does not come to the end of a directory); one that is written to may fail later. *Check*: whether `btrfs check --check-data-csum` of
-btrfs-progs 6.2 calls it an error. Both columns are tested.
+whole (`loops`: it does not come to the end of a directory); a file system that is written to may fail later. *Check*:
+whether `btrfs check --check-data-csum` of btrfs-progs 6.2 calls it an error. Both columns are tested.
 
 | fault | rule | grade | kernel | check | what it does | what it needs |
 |---|---|---|---|---|---|---|

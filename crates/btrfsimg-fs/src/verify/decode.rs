@@ -52,7 +52,8 @@ impl Stream {
 
     fn new(algorithm: Algorithm, decoded: Option<u32>, is_faulty: bool) -> Stream {
         let number = decoded.map_or(Stream::BAD, |n| n.min(Stream::BAD - 1));
-        Stream(u32::from(algorithm.code()) << 24 | u32::from(is_faulty) * Stream::FAULTY | number)
+        let faulty = if is_faulty { Stream::FAULTY } else { 0 };
+        Stream((u32::from(algorithm.code()) << 24) | faulty | number)
     }
 
     fn is_of(self, algorithm: Algorithm) -> bool {

@@ -278,6 +278,8 @@ mod tests {
             (LEVEL, 257),
             (LEVEL + 1, 257),
             (LEVEL + 1, 258),
+            (LEVEL + 2, LEVEL),
+            (300, 256),
         ]);
         let totals = [(vec![256], 1), (vec![256, 257], 10), (vec![257, 258], 100), (vec![256, 300], 1000)];
         let totals = totals.into_iter().collect();
@@ -288,6 +290,9 @@ mod tests {
         assert_eq!(of(LEVEL + 1), Share::Settled(110, 100));
         assert_eq!(of(2 * LEVEL), Share::Settled(1111, 111));
         assert_eq!(of(3 * LEVEL), Share::Settled(0, 0));
+        // Relations within a level, which kernels do not make and do count.
+        assert_eq!(of(LEVEL + 2), Share::Settled(1111, 11));
+        assert_eq!(of(300), Share::Settled(1011, 1001));
         // While 300 is being deleted, what it reaches is not settled.
         let mut shares = Shares::new(&totals, &[300]);
         let mut of = |group| shares.of(members.set_of(group), &members.sets).unwrap();
