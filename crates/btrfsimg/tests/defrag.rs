@@ -291,6 +291,52 @@ fn little_room_means_small_steps_and_none_is_an_error() {
     oracle.judge_with(&image, &judge).unwrap().assert_ok();
 }
 
+/// Where free space is in pieces smaller than what would be compressed, the file stays as it is: raw in pieces it would be
+/// worse. What fits is made anew, and counted as `inspect compression` counts it.
+#[test]
+fn a_file_that_would_become_raw_in_pieces_is_left() {
+    let oracle = Oracle::new();
+    if !oracle.has_progs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("i.img"));
+    fs::create_dir(&tree).unwrap();
+    // A chunk of `a` takes about 30 KiB with zstd, all of `b` 4 KiB.
+    sh(
+        &tree,
+        "seq 200000 | head -c 1048576 > a; yes | head -c 131072 > b; mkdir fill; cd fill
+        for n in $(seq 1000 2999); do head -c 8192 /dev/urandom > $n; done",
+    );
+    run(&["mkfs", "-q", "--size", "min", "-r", tree.to_str().unwrap(), image.to_str().unwrap()]).expect(0);
+    let at = |path: &str| format!("{}:{path}", image.display());
+    for (n, size) in [1 << 20, 1 << 18, 1 << 16, 1 << 14, 1 << 12].into_iter().enumerate() {
+        let noise = dir.path().join("noise");
+        fs::write(&noise, self::noise(size, 7)).unwrap();
+        let fill = |i: &u32| run(&["cp", noise.to_str().unwrap(), &at(&format!("/fill/{n}-{i}"))]).code == 0;
+        assert!((0..1000).find(|i| !fill(i)).is_some());
+    }
+    let odd = (1000..3000).step_by(2).map(|n| at(&format!("/fill/{n}")));
+    run(&["rm".to_owned()].into_iter().chain(odd).collect::<Vec<_>>()).expect(0);
+    let ran = |words: &[&str]| {
+        let ran = run(&[words, &["--json", &at("/a"), &at("/b")]].concat()).expect(0);
+        serde_json::from_slice::<Value>(&ran.stdout).unwrap()
+    };
+    let types = || ran(&["inspect", "compression"]);
+    let before = types();
+    let report = ran(&["defrag", "-c", "zstd"])["images"][0].clone();
+    let after = types();
+    let used = |of: &Value, path: usize| of["compression"][path]["total"]["disk"].as_u64().unwrap();
+    assert_eq!(used(&before, 0), used(&after, 0), "{after:#}");
+    assert_eq!((used(&before, 1), used(&after, 1)), (131_072, 4096), "{after:#}");
+    assert_eq!(
+        (&report["files_rewritten"], &report["disk_before"], &report["disk_after"]),
+        (&1.into(), &131_072.into(), &4096.into())
+    );
+    let judge = JudgeOptions { read_write: false, ..JudgeOptions::default() };
+    oracle.judge_with(&image, &judge).unwrap().assert_ok();
+}
+
 /// A property is put on all below, and then defrag goes by it.
 #[test]
 fn a_property_reaches_what_is_below() {

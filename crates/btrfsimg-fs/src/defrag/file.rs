@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::lookup::{self, Place, file_extents};
 use crate::txn::{Sharing, Transaction};
 use crate::write::contents::{PIECE, read_stored, replace_extents};
+use crate::write::data::place;
 use crate::write::encode::{CompressionPolicy, EncodedData, EncodedExtent, Format, ParallelEncoder};
 use crate::write::inode::COMPRESSION_XATTR;
 
@@ -138,16 +139,27 @@ impl FileCursor {
         tx.flush_csums().map_err(Failure::Fatal)?;
         let encoded = self.encode(tx, range.clone(), decision, pool);
         let (data, extents) = encoded.map_err(Failure::Left)?;
-        if !self.is_worth_it(&window, &data, &extents, options) {
+        if !self.is_worth_it(&window, extents.len(), data.data.len() as u64, options) {
             self.passed = Some(*last);
             return Ok(true);
         }
-        replace_extents(tx, self.place, range.clone(), &data, &extents).map_err(Failure::Fatal)?;
+        let placement = place(tx, &data, &extents.iter().collect::<Vec<_>>()).map_err(Failure::Fatal)?;
+        // Where free space is in pieces, what was to be better may have become raw, or many.
+        let placed: Vec<_> = placement.disk_extents(&data, &extents).collect();
+        let disk = placed.iter().map(|(_, len)| len).sum();
+        if placement.has_raw_instead() || !self.is_worth_it(&window, placed.len(), disk, options) {
+            let given_back = placed.into_iter().try_for_each(|(at, len)| tx.release_data(at, len));
+            given_back.map_err(Failure::Fatal)?;
+            self.passed = Some(*last);
+            return Ok(true);
+        }
+        replace_extents(tx, self.place, range.clone(), &data, &extents, &placement)
+            .map_err(Failure::Fatal)?;
         self.counts.rewritten += range.end - range.start;
         self.counts.extents_before += window.len() as u64;
-        self.counts.extents_after += extents.len() as u64;
+        self.counts.extents_after += placed.len() as u64;
         self.counts.disk_before += held(&window);
-        self.counts.disk_after += data.data.len() as u64;
+        self.counts.disk_after += disk;
         self.look_again(first, &extents, options);
         Ok(true)
     }
@@ -301,20 +313,14 @@ impl FileCursor {
         Ok((data, extents))
     }
 
-    /// Whether new extents are better: they take less on disk; or no more, and they are fewer; or they are of the
+    /// Whether so many new extents of `new` bytes on disk are better: they take less on disk; or no more, and they are fewer; or they are of the
     /// algorithm that is wanted, where the old ones are of another; or the file shares some that it is to have for
     /// itself.
-    fn is_worth_it(
-        &self,
-        window: &[Old],
-        data: &EncodedData,
-        extents: &[EncodedExtent],
-        options: &Options,
-    ) -> bool {
-        let (new, old) = (data.data.len() as u64, held(window));
+    fn is_worth_it(&self, window: &[Old], extents: usize, new: u64, options: &Options) -> bool {
+        let old = held(window);
         let changes_algorithm = window.iter().any(|o| ![0, self.wanted(o, options)].contains(&o.compression));
         let unshares = window.iter().any(|o| o.refs.is_none());
-        new < old || (new == old && extents.len() < window.len()) || changes_algorithm || unshares
+        new < old || (new == old && extents < window.len()) || changes_algorithm || unshares
     }
 }
 

@@ -82,7 +82,7 @@ impl Importer<'_, '_> {
         let done = done.unwrap_or_else(|| Done { id: 0, data: EncodedData::default(), files: Vec::new() });
         let extents: Vec<&EncodedExtent> = done.files.iter().flatten().flat_map(|f| &f.extents).collect();
         let placement = place(self.tx, &done.data, &extents)?;
-        self.report.bytes_stored += done.data.data.len() as u64;
+        self.report.bytes_stored += stored_bytes(&placement, &done.data, extents);
         let mut files = done.files.into_iter();
         for node in nodes {
             match node {
@@ -296,7 +296,7 @@ impl Importer<'_, '_> {
             current.short = Some(piece.size);
         }
         let placement = place(self.tx, &done.data, &piece.extents.iter().collect::<Vec<_>>())?;
-        self.report.bytes_stored += done.data.data.len() as u64;
+        self.report.bytes_stored += stored_bytes(&placement, &done.data, &piece.extents);
         let mut items = std::mem::take(&mut self.items);
         let (node, inode) = (&current.node, &current.inode);
         current.nbytes += self.push_file_extents(
@@ -449,4 +449,12 @@ impl Importer<'_, '_> {
         (after.mtime, after.ctime, after.sequence) = (before.mtime, before.ctime, before.sequence);
         self.tx.replace(self.tree, dir.key(KeyType::INODE_ITEM, 0), after.as_bytes())
     }
+}
+
+fn stored_bytes<'e>(
+    placement: &'e Placement,
+    data: &'e EncodedData,
+    extents: impl IntoIterator<Item = &'e EncodedExtent>,
+) -> u64 {
+    placement.disk_extents(data, extents).map(|(_, len)| len).sum()
 }

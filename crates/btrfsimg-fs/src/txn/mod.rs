@@ -207,6 +207,14 @@ impl<'v> Transaction<'v> {
         self.bound_refs()
     }
 
+    /// Gives back data space that was allocated here, and that no extent was made of.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub fn release_data(&mut self, at: Logical, len: u64) -> Result<()> {
+        self.space.free(&self.volume.store, at, len)
+    }
+
     /// Changes the count of a data extent's reference. At no references it is freed, with its checksums: where a
     /// reference is to take another one's place, it comes first.
     ///

@@ -42,6 +42,23 @@ impl Placement {
         }
     }
 
+    /// Whether an extent that was compressed is stored raw.
+    pub fn has_raw_instead(&self) -> bool {
+        !self.raw.is_empty()
+    }
+
+    /// The extents on disk, as address and bytes, that `extents` of `data` were placed in.
+    pub fn disk_extents<'p>(
+        &'p self,
+        data: &'p EncodedData,
+        extents: impl IntoIterator<Item = &'p EncodedExtent>,
+    ) -> impl Iterator<Item = (Logical, u64)> {
+        extents.into_iter().filter(|extent| !extent.inline).flat_map(move |extent| {
+            let (_, extent, placement) = self.placed(data, extent);
+            placement.of(extent.stored.clone()).map(|(part, at)| (at, part.len() as u64))
+        })
+    }
+
     /// Where the stored bytes `range` are: ranges of them with their addresses.
     fn of(&self, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, Logical)> + '_ {
         let first = self.pieces.partition_point(|(start, _)| *start <= range.start).saturating_sub(1);

@@ -11,7 +11,7 @@ use crate::block_store::BlockStore;
 use crate::error::{Error, Result};
 use crate::lookup::{self, Contents, Place, Scratch, Segments, file_extents, read_segment, with_item};
 use crate::txn::{ItemBatch, Transaction};
-use crate::write::data::{self, place, push_extents};
+use crate::write::data::{self, Placement, place, push_extents};
 use crate::write::encode::{EncodedData, EncodedExtent, Format};
 use crate::write::names::{in_item, update_inode};
 use crate::write::setxattr::CAPABILITY_XATTR;
@@ -111,6 +111,17 @@ impl<'t, 'v> OpenFile<'t, 'v> {
         extents: &[EncodedExtent],
     ) -> Result<()> {
         let placement = place(self.tx, data, &extents.iter().collect::<Vec<_>>())?;
+        self.put_placed(range, data, extents, &placement)
+    }
+
+    /// The same with extents that have their places.
+    pub(super) fn put_placed(
+        &mut self,
+        range: Range<u64>,
+        data: &EncodedData,
+        extents: &[EncodedExtent],
+        placement: &Placement,
+    ) -> Result<()> {
         self.drop(range)?;
         for algorithm in Algorithm::ALL {
             if extents.iter().any(|e| e.compression == algorithm.code()) {
@@ -119,7 +130,7 @@ impl<'t, 'v> OpenFile<'t, 'v> {
         }
         let owner = data::Owner { tree: self.place.tree, ino: self.place.ino, flags: self.flags };
         let mut items = ItemBatch::new();
-        let added = push_extents(self.tx, &mut items, &owner, data, &placement, extents)?;
+        let added = push_extents(self.tx, &mut items, &owner, data, placement, extents)?;
         self.nbytes = self.nbytes.saturating_add(added);
         self.tx.insert_batch(self.place.tree, &items)
     }
