@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use btrfsimg_testkit::crash::trial::{Plan, cut_everywhere, fail_everywhere};
+use btrfsimg_testkit::crash::trial::{Plan, Tried, cut_everywhere, fail_everywhere};
 use btrfsimg_testkit::crash::workload;
 
 /// Options of `cargo xtask crash`.
@@ -18,6 +18,12 @@ pub(crate) struct Options {
     /// Images of each workload that the kernel and btrfs-progs judge
     #[arg(long, default_value_t = 40)]
     samples: usize,
+    /// Of a workload with more places for a cut than this, so many evenly; and as many failures
+    #[arg(long, default_value_t = 2000)]
+    cuts: usize,
+    /// Only workloads whose name has this in it
+    #[arg(long)]
+    only: Option<String>,
     /// Where all that is random comes from
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -25,18 +31,21 @@ pub(crate) struct Options {
 
 /// One line for each workload; the first fault ends it.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let Options { scale, random, samples, seed } = *options;
-    let plan = Plan { seed, random, random_every: 1, samples };
-    println!("| workload | cuts | images | judged by the kernel | failures | s |");
-    println!("|---|---|---|---|---|---|");
-    for workload in workload::all(scale)? {
+    let Options { scale, random, samples, cuts, seed, .. } = *options;
+    let plan = Plan { seed, random, random_every: 1, samples, most_cuts: cuts };
+    println!("| workload | cuts | of | images | judged by the kernel | failures | of | s |");
+    println!("|---|---|---|---|---|---|---|---|");
+    let is_wanted = |name: &str| options.only.as_deref().is_none_or(|only| name.contains(only));
+    for workload in workload::all(scale)?.into_iter().filter(|workload| is_wanted(workload.name)) {
         let start = Instant::now();
         let tried = cut_everywhere(&workload, &plan)?;
-        let failures = fail_everywhere(&workload, 1)?;
+        let stride = tried.places.div_ceil(cuts.max(1)).max(1);
+        let changes = fail_everywhere(&workload, stride)?;
         let (name, seconds) = (workload.name, start.elapsed().as_secs());
+        let Tried { cuts, places, images, samples, .. } = tried;
+        let failures = changes.div_ceil(stride);
         println!(
-            "| {name} | {} | {} | {} | {failures} | {seconds} |",
-            tried.cuts, tried.images, tried.samples
+            "| {name} | {cuts} | {places} | {images} | {samples} | {failures} | {changes} | {seconds} |"
         );
     }
     Ok(())

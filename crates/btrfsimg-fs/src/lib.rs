@@ -40,4 +40,4 @@ pub mod write;
 
 pub use error::{Corrupt, CorruptBlock, Error, Result};
 pub use existing::Existing;
-pub use preserve::Preserve;
+pub use preserve::{Modes, Preserve};

@@ -21,6 +21,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use btrfsimg_compress::CompressionSpec;
 use btrfsimg_fs::device::{Access, FileDevice};
+use btrfsimg_fs::mkfs::Features;
 use btrfsimg_fs::verify;
 use btrfsimg_fs::write::encode::CompressionPolicy;
 use tempfile::TempDir;
@@ -60,8 +61,8 @@ pub struct Phase {
 pub enum Maker {
     /// `mkfs.btrfs` with these options.
     Progs(Vec<&'static str>),
-    /// btrfsimg, with this nodesize.
-    Ours(u32),
+    /// btrfsimg, with this nodesize, and features that are on or off beside the default.
+    Ours(u32, &'static str),
 }
 
 /// What is tried.
@@ -164,9 +165,9 @@ pub fn draw(seed: u64, count: usize) -> Case {
     let mut rng = Rng::new(seed);
     let mut case = draw_image(seed, &mut rng);
     let mut names = Names::new();
-    let before = names.draw(&mut rng, count / 3);
+    let before = names.draw(&mut rng, count / 3, Actor::Kernel);
     case.phases.push(Phase { by: Actor::Kernel, ops: before });
-    case.phases.push(Phase { by: Actor::Library, ops: names.draw(&mut rng, count) });
+    case.phases.push(Phase { by: Actor::Library, ops: names.draw(&mut rng, count, Actor::Library) });
     case
 }
 
@@ -177,22 +178,31 @@ pub fn draw_in_turn(seed: u64, rounds: usize, count: usize) -> Case {
     let mut names = Names::new();
     for round in 0..2 * rounds {
         let by = if round % 2 == 0 { Actor::Kernel } else { Actor::Library };
-        case.phases.push(Phase { by, ops: names.draw(&mut rng, count) });
+        case.phases.push(Phase { by, ops: names.draw(&mut rng, count, by) });
     }
     case
 }
 
 fn draw_image(seed: u64, rng: &mut Rng) -> Case {
-    let nodesize = rng.index(3);
+    let nodesize = rng.index(4);
     let maker = if rng.index(2) == 0 {
-        Maker::Ours([16_384, 4096, 65_536][nodesize])
-    } else {
-        let mut options = vec!["-n", ["16k", "4k", "64k"][nodesize]];
-        options.extend(["--csum", ["crc32c", "xxhash", "sha256", "blake2"][rng.index(4)]]);
         match rng.index(6) {
+            0 => Maker::Ours(4096, "mixed-bg"),
+            n => Maker::Ours(
+                [16_384, 4096, 32_768, 65_536][nodesize],
+                ["", "", "block-group-tree", "^no-holes", "^free-space-tree", "^skinny-metadata"][n],
+            ),
+        }
+    } else {
+        let mut options = vec!["-n", ["16k", "4k", "32k", "64k"][nodesize]];
+        options.extend(["--csum", ["crc32c", "xxhash", "sha256", "blake2"][rng.index(4)]]);
+        match rng.index(9) {
             0 => options.extend(["-R", "^free-space-tree"]),
             1 => options.extend(["-O", "^skinny-metadata"]),
             2 => options.extend(["-m", "single"]),
+            3 => options.extend(["-O", "^no-holes"]),
+            4 => options.extend(["-M", "-n", "4k"]),
+            5 => options.extend(["-R", "quota"]),
             _ => {}
         }
         Maker::Progs(options)
@@ -225,8 +235,12 @@ impl Case {
     fn make(&self, image: &Path) -> Result<()> {
         match &self.maker {
             Maker::Progs(options) => btrfs_progs::mkfs(image, SIZE, options),
-            Maker::Ours(nodesize) => {
-                Ok(trial::save(&*workload::new_image(*nodesize, SIZE, self.seed)?, image)?)
+            Maker::Ours(nodesize, changes) => {
+                let mut features = Features::default();
+                if !changes.is_empty() {
+                    features.change(changes)?;
+                }
+                Ok(trial::save(&*workload::new_image_with(features, *nodesize, SIZE, self.seed)?, image)?)
             }
         }
     }

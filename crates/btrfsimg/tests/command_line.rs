@@ -100,6 +100,7 @@ fn an_image_by_its_option_is_enough() {
 #[test]
 fn messages_name_the_object_and_the_way_out() {
     let lab = lab();
+    in_lab(&lab, &["mknod", "s.img:/null", "c", "1", "3"]).expect(0);
     for (args, code, said) in [
         ("mkdir s.img:/no/such/dir", 1, "btrfsimg: s.img:/no: no such file or directory\n"),
         ("mkdir s.img:/d/no/dir", 1, "btrfsimg: s.img:/d/no: no such file or directory\n"),
@@ -108,6 +109,11 @@ fn messages_name_the_object_and_the_way_out() {
         ("cp src/f s.img:/no/f", 1, "btrfsimg: s.img:/no: no such file or directory\n"),
         ("mv s.img:/f s.img:/no/f", 1, "btrfsimg: s.img:/no: no such file or directory\n"),
         ("ln s.img:/f s.img:/no/f", 1, "btrfsimg: s.img:/no: no such file or directory\n"),
+        ("cp -r s.img:/f s.img:/no/", 1, "btrfsimg: s.img:/no/: not a directory\n"),
+        ("cp -r src/f s.img:/no/", 1, "btrfsimg: s.img:/no/: not a directory\n"),
+        ("cp -r s.img:/d s.img:/yes/", 0, ""),
+        ("cp s.img:/null s.img:/copy", 1, "btrfsimg: s.img:/null: is a device: what cp(1) would read of it"),
+        ("cp -r s.img:/null s.img:/copy", 0, ""),
         ("rm s.img:/none", 1, "btrfsimg: s.img:/none: no such file or directory\n"),
         ("rmdir s.img:/d", 1, "btrfsimg: s.img:/d: directory not empty\n"),
         ("rmdir s.img:/f", 1, "btrfsimg: s.img:/f: not a directory\n"),

@@ -23,6 +23,12 @@ const LOOK: &str = "find . -printf '%P %y %m %U:%G %n %l\\n' | sort; find . ! -t
 /// Makes each copy with cp(1), and with ours in all directions. The trees and the exit codes must be the same.
 #[track_caller]
 fn as_cp_does(comes: &str, cases: &[Case<'_>]) {
+    as_cp_does_under("0", comes, cases);
+}
+
+/// The same under a umask.
+#[track_caller]
+fn as_cp_does_under(umask: &str, comes: &str, cases: &[Case<'_>]) {
     let fill = |top: &Path| drop(sh(top, comes));
     let Some(source) = Lab::kernel_made(&[], "rw", fill) else { return };
     let Some(lab) = Lab::kernel_made(&[], "rw", |top| {
@@ -49,7 +55,8 @@ fn as_cp_does(comes: &str, cases: &[Case<'_>]) {
             let mut args = vec!["cp".to_owned(), "--no-sync".to_owned()];
             args.extend(words(copy, from, &format!("{to}/{dir}/{n}")));
             let mut command = Command::new("sh");
-            command.args(["-c", "umask 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_btrfsimg")]).args(&args);
+            let script = format!("umask {umask}; exec \"$@\"");
+            command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_btrfsimg")]).args(&args);
             let output = command.output().unwrap();
             (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
         };
@@ -63,7 +70,7 @@ fn as_cp_does(comes: &str, cases: &[Case<'_>]) {
     source.mounted(|from| {
         for (n, (_, copy)) in cases.iter().enumerate() {
             let words = words(copy, from.to_str().unwrap(), &format!("{top}/theirs/{n}")).join(" ");
-            theirs.push(sh(from, &format!("umask 0; cp {words} 2>&1 || echo failed")));
+            theirs.push(sh(from, &format!("umask {umask}; cp {words} 2>&1 || echo failed")));
         }
     });
     assert_eq!(mount.unmount().unwrap(), [""; 0]);
@@ -132,6 +139,25 @@ fn acls_come_and_go_with_the_mode() {
         cp -p f t/f; echo p > t/plain; chmod 664 t/plain; setfattr -n user.x -v 1 f t/f t/dd; echo g > t/dd/g
         setfacl -m u:5:rwx -m d:u:6:rwx t/dd; mkfifo t/pipe; setfacl -m u:5:rw t/pipe; ln -s f t/l; mkdir -m 750 t/e";
     as_cp_does(comes, &cases);
+}
+
+/// Without the mode what is new has that of any new file, and what was there keeps its own.
+#[test]
+fn modes_that_are_not_kept() {
+    let there = "mkdir -m 705 t; echo old > t/old; chmod 604 t/old";
+    let comes =
+        "mkdir -m 1750 t; mkdir -m 2711 t/d; echo 1 > t/f; chmod 6751 t/f; echo 2 > t/old; chmod 400 t/old
+        mkfifo -m 640 t/p; ln -s f t/l; setfacl -m u:7:rwx t/f; python3 -c 'import socket
+socket.socket(socket.AF_UNIX).bind(\"t/s\")'";
+    let copies = ["-r", "-a", "-p"].map(|way| {
+        ["mode", "all", "mode,ownership"].map(|not| match way {
+            "-p" => format!("-p --no-preserve={not} s/t/f s/t/old d/t"),
+            way => format!("{way} --no-preserve={not} s/t d"),
+        })
+    });
+    let copies = copies.concat();
+    // Images have no umask: new files are made there as under this one.
+    as_cp_does_under("022", comes, &copies.iter().map(|copy| (there, copy.as_str())).collect::<Vec<_>>());
 }
 
 /// Names of one inode below several sources.
@@ -390,11 +416,11 @@ fn what_is_listed_is_kept() {
         ("--preserve=xattr", "751 0:0 x user.a"),
     ];
     let minus = [
-        ("mode", "751 5:6 2001 user.a"),
+        ("mode", "644 5:6 2001 user.a"),
         ("ownership", "751 0:0 2001 user.a"),
         ("timestamps", "2751 5:6 x user.a"),
         ("xattr", "2751 5:6 2001"),
-        ("all", "751 0:0 x"),
+        ("all", "644 0:0 x"),
     ];
     let minus = minus.map(|(what, seen)| (format!("--no-preserve={what}"), seen));
     let cases = cases.map(|(way, seen)| (vec![way], seen)).into_iter();

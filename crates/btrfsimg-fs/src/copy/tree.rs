@@ -405,7 +405,7 @@ impl<'c> Copier<'c> {
     /// What a new inode is like until it is settled. Flags are those of a new inode, as with cp(1).
     fn attributes(&self, tx: &Transaction<'_>, inode: &InodeItem) -> Attributes {
         let preserve = self.options.preserve;
-        let mut a = Attributes::new(inode.mode.get() & preserve.mode_bits(), tx.now());
+        let mut a = Attributes::new(preserve.mode_of_new(inode.mode.get()), tx.now());
         a.rdev = inode.rdev.get();
         if preserve.owner {
             (a.uid, a.gid) = (inode.uid.get(), inode.gid.get());
@@ -439,7 +439,7 @@ impl<'c> Copier<'c> {
         xattrs: &[Xattr],
         shown: &[u8],
     ) -> Result<(), Fault> {
-        if self.options.preserve.mode {
+        if self.options.preserve.keeps_mode() {
             for acl in [ACCESS_XATTR, DEFAULT_XATTR] {
                 remove_xattr(tx, place, acl).map_err(Fault::Target)?;
             }

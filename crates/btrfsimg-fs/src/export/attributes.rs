@@ -14,6 +14,7 @@ use super::{LeftOut, Shared};
 use crate::error::{Error, Result};
 use crate::lookup;
 use crate::posix_acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, is_acl};
+use crate::preserve::Preserve;
 use crate::read::{COMPRESSION_XATTR, Info};
 
 const SETID: u32 = 0o6000;
@@ -25,8 +26,8 @@ pub(super) fn wanted_mode(shared: &Shared<'_>, info: &Info) -> u32 {
 }
 
 /// The mode that a new file or directory is created with; the umask takes from it.
-pub(super) fn creation_mode(info: &Info) -> Mode {
-    Mode::from_raw_mode(info.mode() & 0o777)
+pub(super) fn creation_mode(preserve: &Preserve, info: &Info) -> Mode {
+    Mode::from_raw_mode(preserve.creation_mode(info.mode()))
 }
 
 /// Sets what is kept on an open file or directory, which is all ours until now.
@@ -38,7 +39,7 @@ pub(super) fn set_on_fd(shared: &Shared<'_>, path: Spot<'_>, fd: BorrowedFd<'_>,
     }
     let rights = set_xattrs(shared, path, info, &OnHost::Open(fd))?;
     note_setid(shared, path, info);
-    if preserve.mode {
+    if preserve.keeps_mode() {
         let mode = Mode::from_raw_mode(wanted_mode(shared, info) & rights);
         rustix::fs::fchmod(fd, mode).map_err(failed("set mode"))?;
     } else if shared.options.setuid && info.mode() & SETID != 0 {
@@ -74,7 +75,7 @@ pub(super) fn set_on_name(
     if !is_symlink {
         note_setid(shared, path, info);
     }
-    if preserve.mode && !is_symlink {
+    if preserve.keeps_mode() && !is_symlink {
         set_mode_of_name(dir, name, wanted_mode(shared, info) & rights)?;
     }
     if preserve.times {
@@ -163,7 +164,7 @@ fn set_xattrs(shared: &Shared<'_>, path: Spot<'_>, info: &Info, target: &OnHost<
         return Ok(rights);
     }
     let xattrs = lookup::xattrs(shared.fs, info.place)?;
-    if preserve.mode && info.file_type() != Some(FileType::SYMLINK) {
+    if preserve.keeps_mode() && info.file_type() != Some(FileType::SYMLINK) {
         let acls = [ACCESS_XATTR, DEFAULT_XATTR].into_iter().take(1 + usize::from(info.is_dir()));
         for acl in acls.filter(|acl| xattrs.iter().all(|(name, _)| name != acl)) {
             target.remove(acl).map_err(failed("remove an ACL"))?;

@@ -13,6 +13,7 @@ use super::host::{self, failed};
 use super::paths::PathNode;
 use crate::error::{Error, Result};
 use crate::lookup::Place;
+use crate::preserve::Preserve;
 use crate::read::Info;
 
 /// What a directory of the copy needs until it is done. Whoever lets go of it last finishes it: the walk, or a
@@ -104,8 +105,14 @@ impl Dir {
     }
 
     /// Makes the directory `name` in `parent`, or takes the one that is there.
-    pub(super) fn make(parent: BorrowedFd<'_>, name: &[u8], info: Info, node: Arc<PathNode>) -> Result<Dir> {
-        let is_new = match rustix::fs::mkdirat(parent, name, creation_mode(&info)) {
+    pub(super) fn make(
+        preserve: &Preserve,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        info: Info,
+        node: Arc<PathNode>,
+    ) -> Result<Dir> {
+        let is_new = match rustix::fs::mkdirat(parent, name, creation_mode(preserve, &info)) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(failed("create")(errno)),
@@ -155,7 +162,7 @@ impl Dir {
 impl DirState {
     fn finish(&self, fd: BorrowedFd<'_>, shared: &Shared<'_>) -> Result<()> {
         let preserve = &shared.options.preserve;
-        if let Some(mode) = self.narrow_mode.filter(|_| !preserve.mode) {
+        if let Some(mode) = self.narrow_mode.filter(|_| !preserve.keeps_mode()) {
             rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)).map_err(failed("set mode"))?;
         }
         let takes_attributes = match self.origin {

@@ -46,7 +46,7 @@ pub(super) fn create_file(
     info: &Info,
 ) -> Result<(OwnedFd, bool)> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
-    let create = || rustix::fs::openat(dir.fd(), name, flags, creation_mode(info));
+    let create = || rustix::fs::openat(dir.fd(), name, flags, creation_mode(&shared.options.preserve, info));
     match create() {
         Ok(fd) => return Ok((fd, true)),
         Err(Errno::EXIST) => {}

@@ -170,7 +170,8 @@ impl Walker<'_> {
         let item = InodeItem { mode: 0o040_700.into(), nlink: 1.into(), ..InodeItem::zeroed() };
         let info = Info { place: Place::empty_dir(tree), item };
         let node = PathNode::below(&self.node, name.as_bytes());
-        let dir = Dir::make(self.top_fd().as_fd(), name.as_bytes(), info, node)?;
+        let dir =
+            Dir::make(&self.shared.options.preserve, self.top_fd().as_fd(), name.as_bytes(), info, node)?;
         Ok(homes.lost_and_found.insert(dir).share())
     }
 

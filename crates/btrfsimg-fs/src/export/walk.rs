@@ -97,7 +97,13 @@ impl<'a> Walker<'a> {
                 self.enter_top(dir, info)?;
             }
             Some(name) if info.is_dir() => {
-                let dir = Dir::make(self.top.target.as_fd(), name, *info, self.node.clone())?;
+                let dir = Dir::make(
+                    &self.shared.options.preserve,
+                    self.top.target.as_fd(),
+                    name,
+                    *info,
+                    self.node.clone(),
+                )?;
                 self.top.name = Some(name.into());
                 if self.shared.options.list {
                     (self.shared.report)(Report::Copying { path: self.node.name() });
@@ -276,7 +282,7 @@ impl<'a> Walker<'a> {
         }
         self.list(dir, name);
         let node = PathNode::below(&dir.state.node, name);
-        let made = Dir::make(dir.fd(), name, info, node)?;
+        let made = Dir::make(&self.shared.options.preserve, dir.fd(), name, info, node)?;
         self.summary.directories += 1;
         self.enter(made, info.place);
         Ok(())
@@ -390,7 +396,13 @@ impl<'a> Walker<'a> {
         let path = dir.state.node.spot(name);
         let node = |kind, dev| {
             host::replacing(dir.fd(), name, "create", self.shared.options.image, || {
-                rustix::fs::mknodat(dir.fd(), name, kind, creation_mode(info), dev)
+                rustix::fs::mknodat(
+                    dir.fd(),
+                    name,
+                    kind,
+                    creation_mode(&self.shared.options.preserve, info),
+                    dev,
+                )
             })
         };
         match info.file_type() {

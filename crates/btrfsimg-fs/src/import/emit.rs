@@ -364,7 +364,7 @@ impl Importer<'_, '_> {
 
     /// Gives what was there the source's xattrs. Those that no leaf holds are failures.
     pub(super) fn put_xattrs(&mut self, place: Place, relative: &[u8], xattrs: &SourceXattrs) -> Result<()> {
-        if self.options.preserve.mode {
+        if self.options.preserve.keeps_mode() {
             for acl in [ACCESS_XATTR, DEFAULT_XATTR] {
                 remove_xattr(self.tx, place, acl)?;
             }

@@ -110,7 +110,7 @@ pub fn import_entry(
     let stat = host::stat(fd.as_fd(), &file).map_err(Error::io(&shown))?;
     let mut inherited = inherited_from(tx, dir)?;
     inherited.group = inherited.group.filter(|_| !options.preserve.owner);
-    inherited.default_acl = inherited.default_acl.filter(|_| !options.preserve.mode);
+    inherited.default_acl = inherited.default_acl.filter(|_| !options.preserve.keeps_mode());
     walker.merge_entry((dir, name), &top, file, stat, &inherited, tx)?;
     let mut report = run(tx, walker, options)?;
     for copied in &mut report.copied {

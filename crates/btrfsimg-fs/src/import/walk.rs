@@ -311,7 +311,7 @@ impl<'o> Walker<'o> {
     fn inherited(&self, node: &Node) -> Inherited {
         let (flags, property) = (node.stat.attributes.flags, node.property.clone());
         let group = node.stat.attributes.group_for_entries().filter(|_| !self.options.preserve.owner);
-        let default_acl = node.default_acl.clone().filter(|_| !self.options.preserve.mode);
+        let default_acl = node.default_acl.clone().filter(|_| !self.options.preserve.keeps_mode());
         Inherited { flags, property, group, default_acl }
     }
 
@@ -412,7 +412,7 @@ impl<'o> Walker<'o> {
 
     /// Owner, mode and times by the options.
     pub(super) fn settle_attributes(&self, a: &mut Attributes, tx: &Transaction<'_>) {
-        a.mode &= self.options.preserve.mode_bits();
+        a.mode = self.options.preserve.mode_of_new(a.mode);
         if !self.options.preserve.owner {
             (a.uid, a.gid) = (0, 0);
         }

@@ -45,6 +45,8 @@ pub struct Plan {
     pub random_every: usize,
     /// Images that the kernel and btrfs-progs judge, where they are there.
     pub samples: usize,
+    /// Of a workload with more places than this, so many evenly, and the last of each window.
+    pub most_cuts: usize,
 }
 
 /// What was tried.
@@ -52,6 +54,8 @@ pub struct Plan {
 pub struct Tried {
     /// Places at which the power was cut.
     pub cuts: usize,
+    /// Places that there are.
+    pub places: usize,
     /// Images that were looked at.
     pub images: usize,
     /// Those of them that were the state after.
@@ -60,7 +64,7 @@ pub struct Tried {
     pub samples: usize,
 }
 
-/// Cuts the power at every place of the workload.
+/// Cuts the power at every place of the workload, or at as many as the plan says.
 ///
 /// # Errors
 /// The first image that is not whole, with how it came about.
@@ -77,10 +81,15 @@ pub fn cut_everywhere(workload: &Workload, plan: &Plan) -> Result<Tried> {
     ensure!(states.iter().any(|state| *state != states[0]), "{}: changes nothing", workload.name);
     let events = recording.events().len();
     let (mut tried, mut rng) = (Tried::default(), Rng::new(plan.seed));
-    let sample_every = (events / plan.samples.max(1)).max(1);
+    let cut_every = events.div_ceil(plan.most_cuts.max(1)).max(1);
+    let sample_every = (events / cut_every / plan.samples.max(1)).max(1);
     recording.windows(|window| {
         let (before, after) = (&states[window.index], &states[window.index + 1]);
         for cut in window.cuts() {
+            tried.places += 1;
+            if !tried.places.is_multiple_of(cut_every) && cut != window.pending().len() {
+                continue;
+            }
             let mut fates = vec![Fate::Dropped, Fate::Kept];
             if cut % plan.random_every == 0 || cut == window.pending().len() {
                 let random = [Fate::Subset, Fate::Torn(UNIT), Fate::Torn(SMALL_UNIT)];

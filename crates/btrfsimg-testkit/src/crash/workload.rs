@@ -67,11 +67,19 @@ const BUDGET: usize = 64 << 10;
 /// # Errors
 /// As making one.
 pub fn new_image(nodesize: u32, size: u64, seed: u64) -> Result<Arc<MemDevice>> {
+    new_image_with(Features::default(), nodesize, size, seed)
+}
+
+/// The same with these features.
+///
+/// # Errors
+/// As making one.
+pub fn new_image_with(features: Features, nodesize: u32, size: u64, seed: u64) -> Result<Arc<MemDevice>> {
     let device = Arc::new(MemDevice::default());
     let options = Options {
         sectorsize: 4096,
         nodesize,
-        features: Features::default(),
+        features,
         csum: CsumType::Crc32c,
         label: b"crash".to_vec(),
         fsid: Some(Uuid::from_u64_pair(seed.wrapping_add(1), 0x8000_0000_0000_0007)),

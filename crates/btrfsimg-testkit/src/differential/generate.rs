@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Actor;
 use super::op::{Op, Path, Pattern};
 use crate::rng::Rng;
 
@@ -47,11 +48,11 @@ impl Names {
         Names(BTreeMap::from([(Path::default(), Kind::Subvolume)]))
     }
 
-    /// Draws `count` operations, as they change what there is.
-    pub fn draw(&mut self, rng: &mut Rng, count: usize) -> Vec<Op> {
+    /// Draws `count` operations that `by` can do, as they change what there is.
+    pub fn draw(&mut self, rng: &mut Rng, count: usize, by: Actor) -> Vec<Op> {
         let mut ops = Vec::with_capacity(count);
         while ops.len() < count {
-            if let Some(op) = self.draw_one(rng) {
+            if let Some(op) = self.draw_one(rng, by) {
                 self.note(&op);
                 ops.push(op);
             }
@@ -59,9 +60,9 @@ impl Names {
         ops
     }
 
-    fn draw_one(&self, rng: &mut Rng) -> Option<Op> {
+    fn draw_one(&self, rng: &mut Rng, by: Actor) -> Option<Op> {
         let room = self.0.len() < NAMES_MAX;
-        Some(match rng.index(100) {
+        Some(match rng.index(106) {
             0..10 if room => {
                 Op::Create { path: self.new_path(rng), mode: [0o644, 0o600, 0o755, 0o4755][rng.index(4)] }
             }
@@ -119,6 +120,21 @@ impl Names {
             },
             92..96 => self.draw_subvolume(rng)?,
             96..100 => Op::Commit,
+            100..102 => Op::SetFlags {
+                path: self.of(rng, &[Kind::File, Kind::Dir])?,
+                flags: [0, 0, 0x10, 0x20, 0x40, 0x80, 0x80_0000, 0x80_0040][rng.index(8)],
+            },
+            102..104 => Op::SetAcl {
+                path: self.of(rng, &[Kind::File, Kind::Dir])?,
+                is_default: rng.index(2) == 0,
+                seed: rng.below(1000),
+            },
+            104..106 if by == Actor::Kernel => Op::Allocate {
+                path: self.file(rng)?,
+                at: offset(rng),
+                len: 1 + size(rng),
+                keep_size: rng.index(2) == 0,
+            },
             _ => return None,
         })
     }

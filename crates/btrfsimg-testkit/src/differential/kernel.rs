@@ -10,13 +10,14 @@ use std::time::SystemTime;
 
 use anyhow::{Result, bail};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, SeekFrom, Timespec, Timestamps, Uid,
-    XattrFlags, chownat, fallocate, lremovexattr, lsetxattr, makedev, mknodat, seek, utimensat,
+    AtFlags, CWD, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, SeekFrom, Timespec, Timestamps, Uid,
+    XattrFlags, chownat, fallocate, ioctl_getflags, ioctl_setflags, lremovexattr, lsetxattr, makedev,
+    mknodat, seek, utimensat,
 };
 use rustix::io::Errno;
 
 use super::Outcome;
-use super::op::{Op, Path, bytes};
+use super::op::{FLAGS, Op, Path, acl, bytes};
 use crate::{btrfs_progs, command, rng::Rng};
 
 const SECTOR: u64 = 4096;
@@ -173,6 +174,24 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
             let times = Timestamps { last_access: time, last_modification: time };
             Ok(utimensat(CWD, at(path), &times, AtFlags::SYMLINK_NOFOLLOW)?)
         }
+        Op::Allocate { path, at, len, keep_size } => {
+            let flags = if *keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
+            Ok(fallocate(&writable(path)?, flags, *at, *len)?)
+        }
+        Op::SetFlags { path, flags } => {
+            let kind = fs::symlink_metadata(at(path))?.file_type();
+            if !kind.is_file() && !kind.is_dir() {
+                return Err(Errno::INVAL.into());
+            }
+            refuse_stand_in(&at(path))?;
+            let file = File::open(at(path))?;
+            let now = ioctl_getflags(&file)?.bits();
+            Ok(ioctl_setflags(&file, IFlags::from_bits_retain(now & !FLAGS | flags))?)
+        }
+        Op::SetAcl { path, is_default, seed } => {
+            refuse_stand_in(&at(path))?;
+            Ok(lsetxattr(at(path), acl_name(*is_default), &acl(*seed), XattrFlags::empty())?)
+        }
         Op::Commit => Ok(rustix::fs::syncfs(File::open(top)?)?),
         Op::Clone { .. }
         | Op::CreateSubvolume { .. }
@@ -182,6 +201,10 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
             unreachable!("done by other programs")
         }
     }
+}
+
+pub(super) fn acl_name(is_default: bool) -> &'static str {
+    if is_default { "system.posix_acl_default" } else { "system.posix_acl_access" }
 }
 
 /// What stands for a subvolume in a snapshot is in the kernel's memory only, and so are its owner and times.

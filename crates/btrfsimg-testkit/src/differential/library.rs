@@ -12,15 +12,16 @@ use btrfsimg_fs::lookup::{self, Entry, Place, SegmentKind, Segments, find_entry,
 use btrfsimg_fs::txn::{Transaction, Volume, VolumeOptions};
 use btrfsimg_fs::write::contents::{self, Codec};
 use btrfsimg_fs::write::encode::CompressionPolicy;
+use btrfsimg_fs::write::flags::{set_flags, visible};
 use btrfsimg_fs::write::inode::Attributes;
 use btrfsimg_fs::write::names::{check_changeable, refuse_existing};
 use btrfsimg_fs::write::{attributes, create, link, remove, rename, setxattr, subvol, xattr};
 use btrfsimg_fs::{Error, Result as FsResult};
-use btrfsimg_ondisk::{FileType, InodeItem, Timespec};
+use btrfsimg_ondisk::{FileType, InodeItem, Timespec, inode_flags};
 
 use super::Outcome;
-use super::kernel::clonable;
-use super::op::{Op, Path, bytes};
+use super::kernel::{acl_name, clonable};
+use super::op::{Op, Path, acl, bytes};
 use crate::rng::Rng;
 
 /// So little that leaves spill.
@@ -291,6 +292,29 @@ fn set_attributes(tx: &mut Transaction<'_>, op: &Op) -> FsResult<()> {
         Op::Chown { path, uid, gid } => {
             let place = changeable(tx, path, false)?;
             attributes::chown(tx, place, *uid, *gid)
+        }
+        Op::SetFlags { path, flags } => {
+            let place = lookup::resolve(tx, Place::TOP, &path.0, false)?;
+            let inode = lookup::inode(tx, place)?;
+            if !matches!(FileType::from_mode(inode.mode.get()), Some(FileType::REG_FILE | FileType::DIR)) {
+                return Err(Error::Invalid(shown(path)));
+            }
+            // What the ioctl calls them.
+            let names = [
+                (0x10, inode_flags::IMMUTABLE),
+                (0x20, inode_flags::APPEND),
+                (0x40, inode_flags::NODUMP),
+                (0x80, inode_flags::NOATIME),
+                (0x80_0000, inode_flags::NODATACOW),
+            ];
+            let now = visible(inode.flags.get());
+            let put =
+                |all: u64, (name, bit): (u32, u64)| if flags & name == 0 { all & !bit } else { all | bit };
+            set_flags(tx, place, names.into_iter().fold(now, put), &shown(path)).map(drop)
+        }
+        Op::SetAcl { path, is_default, seed } => {
+            let place = lookup::resolve(tx, Place::TOP, &path.0, false)?;
+            setxattr::setxattr(tx, place, acl_name(*is_default).as_bytes(), &acl(*seed))
         }
         Op::SetTimes { path, sec, nsec } => {
             let place = changeable(tx, path, false)?;

@@ -130,6 +130,24 @@ pub enum Op {
         sec: i64,
         nsec: u32,
     },
+    /// fallocate(2), which only the kernel does.
+    Allocate {
+        path: Path,
+        at: u64,
+        len: u64,
+        keep_size: bool,
+    },
+    /// What chattr(1) sets of [`FLAGS`].
+    SetFlags {
+        path: Path,
+        flags: u32,
+    },
+    /// An ACL with a named user.
+    SetAcl {
+        path: Path,
+        is_default: bool,
+        seed: u64,
+    },
     CreateSubvolume {
         path: Path,
     },
@@ -160,6 +178,22 @@ impl Op {
                 | Op::SetReadonly { .. }
         )
     }
+}
+
+/// The flags of `FS_IOC_SETFLAGS` that are set and cleared: immutable, append-only, no dump, no atime, no CoW.
+pub(super) const FLAGS: u32 = 0x10 | 0x20 | 0x40 | 0x80 | 0x80_0000;
+
+/// An ACL as xattrs hold it: version, then entries of tag, permissions and id.
+pub(super) fn acl(seed: u64) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    let mut out = 2u32.to_le_bytes().to_vec();
+    for (tag, id) in [(0x01u16, u32::MAX), (0x02, 1000), (0x04, u32::MAX), (0x10, u32::MAX), (0x20, u32::MAX)]
+    {
+        out.extend(tag.to_le_bytes());
+        out.extend(u16::try_from(rng.index(8)).unwrap_or(0).to_le_bytes());
+        out.extend(id.to_le_bytes());
+    }
+    out
 }
 
 /// The bytes of a write.

@@ -13,7 +13,7 @@ use anyhow::Result;
 
 use btrfsimg_compress::CompressionSpec;
 use btrfsimg_fs::write::encode::CompressionPolicy;
-use btrfsimg_fs::{Existing, Preserve};
+use btrfsimg_fs::{Existing, Modes, Preserve};
 
 use super::destination::DestinationArgs;
 use crate::address::{Address, ImageArgs, Word, check_host_target, no_image_in};
@@ -173,7 +173,11 @@ impl Args {
             (by_letter || self.archive || lists(&self.preserve, what)) && !lists(&self.no_preserve, what)
         };
         Preserve {
-            mode: keeps(Kept::Mode, self.attributes),
+            mode: match keeps(Kept::Mode, self.attributes) {
+                true => Modes::Kept,
+                false if lists(&self.no_preserve, Kept::Mode) => Modes::Default,
+                false => Modes::OfNew,
+            },
             owner: keeps(Kept::Ownership, self.attributes),
             times: keeps(Kept::Timestamps, self.attributes),
             xattrs: keeps(Kept::Xattr, false),

@@ -44,10 +44,7 @@ impl<'t> Target<'t> {
             Err(error) => return Err(error.into()),
         };
         let several = words.inside.len() + words.outside.len() > 1;
-        // A directory may become DST, and then DST/ as well.
-        let must_be = several || args.destination.is_directory();
-        let becomes = args.recursive() && words.outside.first().is_none_or(|source| source.is_dir());
-        if dir.is_none() && (must_be || (to.path.ends_with(b"/") && !becomes)) {
+        if dir.is_none() && (several || args.destination.is_directory()) {
             return Err(Error::NotDirectory(to.to_string()).into());
         }
         Ok(Target { to, dir, is_name: args.destination.is_name() })
@@ -75,6 +72,10 @@ impl<'t> Target<'t> {
         is_dir: bool,
         follows: bool,
     ) -> Result<Goal> {
+        // A directory may become DST, and then DST/ as well.
+        if self.dir.is_none() && self.to.path.ends_with(b"/") && !is_dir {
+            return Err(Error::NotDirectory(self.to.to_string()).into());
+        }
         let name = name.filter(|_| !self.is_name);
         let (dir, name) = match (self.dir, name) {
             (Some(dir), None) if is_dir => return Ok(Goal::Contents(dir)),

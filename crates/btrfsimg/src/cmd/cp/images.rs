@@ -72,6 +72,10 @@ fn copy_one(
         let error = Error::Invalid(format!("{address}: is a directory; copy it with -r"));
         return of_one(Err(error.into()), address);
     }
+    if let Some(device) = file_type.and_then(what_is_read).filter(|_| !args.recursive()) {
+        let why = format!("is a {device}: what cp(1) would read of it is not in the image; copy it with -r");
+        return of_one(Err(Error::Invalid(format!("{address}: {why}")).into()), address);
+    }
     let epoch = crate::clock::source_date_epoch()?;
     let options = copy::Options {
         preserve: args.keeps(),
@@ -116,6 +120,16 @@ fn copy_one(
         cx.fail(crate::output::message(&error), exit::code_of(&error));
     }
     Ok(())
+}
+
+/// What cp(1) reads when it copies without -r, and no image has the bytes of.
+fn what_is_read(file_type: FileType) -> Option<&'static str> {
+    match file_type {
+        FileType::CHRDEV | FileType::BLKDEV => Some("device"),
+        FileType::FIFO => Some("named pipe"),
+        FileType::SOCK => Some("socket"),
+        _ => None,
+    }
 }
 
 /// The last component of a path, unless it is one like `/` or `SRC/.`.

@@ -123,7 +123,7 @@ fn options(args: &Args, list: bool, image: &Path) -> Options {
         recursive: args.recursive(),
         preserve,
         devices: args.devices || root_keeps_all,
-        setuid: args.setuid || (root_keeps_all && preserve.mode && preserve.owner),
+        setuid: args.setuid || (root_keeps_all && preserve.keeps_mode() && preserve.owner),
         salvage: args.salvage,
         existing: args.existing(),
         list,
