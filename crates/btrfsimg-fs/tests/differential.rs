@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
 use btrfsimg_testkit::Oracle;
-use btrfsimg_testkit::differential::{Actor, Case, Maker, Op, OpPath, Phase, draw, draw_in_turn, run};
+use btrfsimg_testkit::differential::{
+    Actor, Case, Maker, Op, OpPath, Pattern, Phase, draw, draw_in_turn, run,
+};
 
 /// Operations of the library in one sequence.
 const OPERATIONS: usize = 200;
@@ -65,7 +67,23 @@ fn renames_of_stand_ins() {
         rename("s", "s/dir/s"),
     ];
     let phases = vec![Phase { by: Actor::Kernel, ops: Vec::new() }, Phase { by: Actor::Library, ops }];
-    let case = Case { seed: 0, maker: Maker::Ours(16_384), compress: "none", force: false, phases };
+    let case = Case { seed: 0, maker: Maker::Ours(16_384, ""), compress: "none", force: false, phases };
+    if has_judges() {
+        run(&case, TRIES).unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+/// A hole that the kernel cut, cut again: its item says nothing of what is before it.
+#[test]
+fn holes_that_the_kernel_cut() {
+    let f = || OpPath(b"f".to_vec());
+    let write = |at, len| Op::Write { path: f(), at, len, pattern: Pattern::Text, seed: 1 };
+    let by_kernel = vec![Op::Create { path: f(), mode: 0o644 }, write(192_512, 1645), write(0, 12_288)];
+    let by_library = vec![write(40_960, 8192), Op::Punch { path: f(), at: 0, len: 57_344 }];
+    let phases = [(Actor::Kernel, by_kernel), (Actor::Library, by_library)];
+    let phases = phases.map(|(by, ops)| Phase { by, ops }).into();
+    let case =
+        Case { seed: 0, maker: Maker::Ours(16_384, "^no-holes"), compress: "none", force: false, phases };
     if has_judges() {
         run(&case, TRIES).unwrap_or_else(|error| panic!("{error:#}"));
     }

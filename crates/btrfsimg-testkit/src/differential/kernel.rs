@@ -1,18 +1,20 @@
 //! Operations done by the kernel on a mount.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink,
+};
 use std::path::{Path as HostPath, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Result, bail};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, SeekFrom, Timespec, Timestamps, Uid,
-    XattrFlags, chownat, fallocate, ioctl_getflags, ioctl_setflags, lremovexattr, lsetxattr, makedev,
-    mknodat, seek, utimensat,
+    XattrFlags, chownat, fallocate, ioctl_getflags, ioctl_setflags, lgetxattr, lremovexattr, lsetxattr,
+    makedev, mknodat, seek, utimensat,
 };
 use rustix::io::Errno;
 
@@ -117,12 +119,8 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
         Op::Rename { from, to } => fs::rename(at(from), at(to)),
         Op::Link { from, to } => fs::hard_link(at(from), at(to)),
         Op::Symlink { target, path } => symlink(OsStr::from_bytes(target), at(path)),
-        Op::Mkdir { path, mode } => {
-            fs::create_dir(at(path))?;
-            // A directory in one with the setgid bit keeps that.
-            let setgid = fs::metadata(at(path))?.mode() & 0o2000;
-            fs::set_permissions(at(path), Permissions::from_mode(*mode | setgid))
-        }
+        // No mode that is drawn has bits that the umask takes.
+        Op::Mkdir { path, mode } => DirBuilder::new().mode(*mode).create(at(path)),
         Op::Mknod { path, kind, major, minor } => {
             let kind = FileType::from_raw_mode(*kind);
             let device = if kind == FileType::CharacterDevice || kind == FileType::BlockDevice {
@@ -180,7 +178,9 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
         }
         Op::SetFlags { path, flags } => {
             let kind = fs::symlink_metadata(at(path))?.file_type();
-            if !kind.is_file() && !kind.is_dir() {
+            // Any change of flags puts a property to zlib or takes it away, which the library does not.
+            let has_property = lgetxattr(at(path), "btrfs.compression", &mut [0; 64][..]).is_ok();
+            if has_property || !kind.is_file() && !kind.is_dir() {
                 return Err(Errno::INVAL.into());
             }
             refuse_stand_in(&at(path))?;
@@ -190,7 +190,11 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
         }
         Op::SetAcl { path, is_default, seed } => {
             refuse_stand_in(&at(path))?;
-            Ok(lsetxattr(at(path), acl_name(*is_default), &acl(*seed), XattrFlags::empty())?)
+            // What is wrong is the argument, for a file that has no entries.
+            match lsetxattr(at(path), acl_name(*is_default), &acl(*seed), XattrFlags::empty()) {
+                Err(Errno::ACCESS) => Err(Errno::INVAL.into()),
+                set => Ok(set?),
+            }
         }
         Op::Commit => Ok(rustix::fs::syncfs(File::open(top)?)?),
         Op::Clone { .. }

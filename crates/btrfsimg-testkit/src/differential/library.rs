@@ -123,7 +123,7 @@ fn changeable(tx: &Transaction<'_>, path: &Path, follow: bool) -> FsResult<Place
     Ok(place)
 }
 
-/// A regular file that may be written.
+/// A regular file that may be written, not only appended to.
 fn writable(tx: &Transaction<'_>, path: &Path) -> FsResult<Place> {
     let place = lookup::resolve(tx, Place::TOP, &path.0, true)?;
     match FileType::from_mode(lookup::inode(tx, place)?.mode.get()) {
@@ -131,7 +131,7 @@ fn writable(tx: &Transaction<'_>, path: &Path) -> FsResult<Place> {
         Some(FileType::DIR) => return Err(Error::IsDirectory(shown(path))),
         _ => return Err(Error::Invalid(shown(path))),
     }
-    check_changeable(tx, place, &shown(path), false)?;
+    check_changeable(tx, place, &shown(path), true)?;
     Ok(place)
 }
 
@@ -251,7 +251,11 @@ fn move_names(tx: &mut Transaction<'_>, op: &Op) -> FsResult<()> {
         }
         Op::Unlink { path } => {
             let old = named(tx, path)?;
-            check_changeable(tx, old.dir, &shown(path), false)?;
+            // As the kernel: who may not is told so before what it is.
+            check_changeable(tx, old.dir, &shown(path), true)?;
+            if old.place.tree == old.dir.tree && !old.place.is_empty_dir() {
+                check_changeable(tx, old.place, &shown(path), true)?;
+            }
             if old.entry.file_type == FileType::DIR {
                 return Err(Error::IsDirectory(shown(path)));
             }
@@ -280,7 +284,8 @@ fn set_attributes(tx: &mut Transaction<'_>, op: &Op) -> FsResult<()> {
             setxattr::removexattr(tx, place, name.as_bytes())
         }
         Op::Property { path, value } => {
-            let place = changeable(tx, path, false)?;
+            let place = lookup::resolve(tx, Place::TOP, &path.0, false)?;
+            check_changeable(tx, place, &shown(path), true)?;
             let change =
                 PropertyChange::parse_strict(value).map_err(|error| Error::Invalid(error.to_string()))?;
             xattr::set_compression(tx, place, &change, &shown(path))
@@ -296,7 +301,9 @@ fn set_attributes(tx: &mut Transaction<'_>, op: &Op) -> FsResult<()> {
         Op::SetFlags { path, flags } => {
             let place = lookup::resolve(tx, Place::TOP, &path.0, false)?;
             let inode = lookup::inode(tx, place)?;
-            if !matches!(FileType::from_mode(inode.mode.get()), Some(FileType::REG_FILE | FileType::DIR)) {
+            let may_have =
+                matches!(FileType::from_mode(inode.mode.get()), Some(FileType::REG_FILE | FileType::DIR));
+            if !may_have || lookup::xattr(tx, place, b"btrfs.compression")?.is_some() {
                 return Err(Error::Invalid(shown(path)));
             }
             // What the ioctl calls them.
@@ -314,6 +321,10 @@ fn set_attributes(tx: &mut Transaction<'_>, op: &Op) -> FsResult<()> {
         }
         Op::SetAcl { path, is_default, seed } => {
             let place = lookup::resolve(tx, Place::TOP, &path.0, false)?;
+            let is_dir = FileType::from_mode(lookup::inode(tx, place)?.mode.get()) == Some(FileType::DIR);
+            if *is_default && !is_dir {
+                return Err(Error::Invalid(shown(path)));
+            }
             setxattr::setxattr(tx, place, acl_name(*is_default).as_bytes(), &acl(*seed))
         }
         Op::SetTimes { path, sec, nsec } => {

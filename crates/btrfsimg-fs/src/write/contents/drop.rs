@@ -46,7 +46,8 @@ impl Extent {
         let mut part = Extent { start: from, ..*self };
         part.range.num_bytes = (to - from).into();
         if self.is_hole() {
-            part.ram_bytes = to - from;
+            // Of one that the kernel cut, the offset is not 0.
+            (part.ram_bytes, part.range.offset) = (to - from, 0.into());
         } else {
             let offset = self.range.offset.get().checked_add(from - self.start);
             part.range.offset = offset
