@@ -16,6 +16,7 @@ mod op;
 mod unloaded;
 
 use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -269,8 +270,17 @@ impl Case {
         let unloaded = unloaded::directories(image)?;
         let mount = Mount::open(image, &self.mount_options())?;
         unloaded::load(mount.path(), &unloaded)?;
-        let outcomes: Result<Vec<_>> =
-            ops.iter().map(|op| Ok((kernel::apply(mount.path(), op)?, String::new()))).collect();
+        let one = |op: &Op| {
+            let outcome = kernel::apply(mount.path(), op)?;
+            if let (Op::Snapshot { to, .. }, Outcome::Done) = (op, outcome) {
+                // The inodes of a snapshot are read anew.
+                kernel::apply(mount.path(), &Op::Commit)?;
+                let snapshot = mount.path().join(std::ffi::OsStr::from_bytes(&to.0));
+                unloaded::load(&snapshot, &unloaded::directories(image)?)?;
+            }
+            Ok((outcome, String::new()))
+        };
+        let outcomes: Result<Vec<_>> = ops.iter().map(one).collect();
         // It waits for the kernel's cleaner, up to 30 s; else what is left of deleted subvolumes stays for the next.
         if self.seed % 16 == 3 {
             kernel::settle(mount.path())?;

@@ -35,6 +35,10 @@ pub fn rmdir(tx: &mut Transaction<'_>, dir: Place, name: &[u8], shown: &str) -> 
     if place.is_empty_dir() {
         return subvol::remove_stand_in(tx, dir, name);
     }
+    // Who may not is told so before what it is, as the kernel does.
+    if !entry.is_subvolume() {
+        check_attributes(tx, place, shown)?;
+    }
     if entry.file_type != FileType::DIR {
         return Err(Error::NotDirectory(shown.to_owned()));
     }
@@ -46,7 +50,7 @@ pub fn rmdir(tx: &mut Transaction<'_>, dir: Place, name: &[u8], shown: &str) -> 
     if has_entries(tx, place)? {
         return Err(Error::NotEmpty(shown.to_owned()));
     }
-    unlink_checked(tx, dir, name, place, shown)
+    tx.with_reserve(|tx| unlink(tx, dir, name, place))
 }
 
 /// Whether there is anything in a directory.

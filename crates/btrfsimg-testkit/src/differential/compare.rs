@@ -19,7 +19,7 @@ use crate::mount::Mount;
 const LONG_AGO: i64 = 1_500_000_000;
 const XATTR_MAX: usize = 64 << 10;
 /// FS_NOCOMP_FL.
-const NOCOMPRESS: u32 = 0x400;
+pub(super) const NOCOMPRESS: u32 = 0x400;
 const SUBVOLUME_ROOT: u64 = 256;
 
 /// What is compared of one name.

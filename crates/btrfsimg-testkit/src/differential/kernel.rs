@@ -19,6 +19,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::Outcome;
+use super::compare::NOCOMPRESS;
 use super::op::{FLAGS, Op, Path, acl, bytes};
 use crate::{btrfs_progs, command, rng::Rng};
 
@@ -185,11 +186,19 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
             }
             refuse_stand_in(&at(path))?;
             let file = File::open(at(path))?;
-            let now = ioctl_getflags(&file)?.bits();
+            let mut now = ioctl_getflags(&file)?.bits();
+            // The kernel's own mark of what did not compress forbids flags that the library sets.
+            if now & NOCOMPRESS != 0 {
+                now &= !NOCOMPRESS;
+                ioctl_setflags(&file, IFlags::from_bits_retain(now))?;
+            }
             Ok(ioctl_setflags(&file, IFlags::from_bits_retain(now & !FLAGS | flags))?)
         }
         Op::SetAcl { path, is_default, seed } => {
             refuse_stand_in(&at(path))?;
+            // Linux 6.18 sets ACLs in read-only subvolumes, as nothing else.
+            lsetxattr(at(path), "user.probe", b"", XattrFlags::empty())?;
+            lremovexattr(at(path), "user.probe")?;
             // What is wrong is the argument, for a file that has no entries.
             match lsetxattr(at(path), acl_name(*is_default), &acl(*seed), XattrFlags::empty()) {
                 Err(Errno::ACCESS) => Err(Errno::INVAL.into()),

@@ -321,6 +321,7 @@ fn set_attributes(tx: &mut Transaction<'_>, op: &Op) -> FsResult<()> {
         }
         Op::SetAcl { path, is_default, seed } => {
             let place = lookup::resolve(tx, Place::TOP, &path.0, false)?;
+            check_changeable(tx, place, &shown(path), true)?;
             let is_dir = FileType::from_mode(lookup::inode(tx, place)?.mode.get()) == Some(FileType::DIR);
             if *is_default && !is_dir {
                 return Err(Error::Invalid(shown(path)));
