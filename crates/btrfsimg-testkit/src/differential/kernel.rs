@@ -197,8 +197,8 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
         Op::SetAcl { path, is_default, seed } => {
             refuse_stand_in(&at(path))?;
             // Linux 6.18 sets ACLs in read-only subvolumes, as nothing else.
-            lsetxattr(at(path), "user.probe", b"", XattrFlags::empty())?;
-            lremovexattr(at(path), "user.probe")?;
+            lsetxattr(at(path), "trusted.probe", b"", XattrFlags::empty())?;
+            lremovexattr(at(path), "trusted.probe")?;
             // What is wrong is the argument, for a file that has no entries.
             match lsetxattr(at(path), acl_name(*is_default), &acl(*seed), XattrFlags::empty()) {
                 Err(Errno::ACCESS) => Err(Errno::INVAL.into()),
