@@ -18,7 +18,7 @@ pub(crate) struct Options {
     /// Images of each workload that the kernel and btrfs-progs judge
     #[arg(long, default_value_t = 40)]
     samples: usize,
-    /// Of a workload with more places for a cut than this, so many evenly; and as many failures
+    /// Of a workload with more places for a cut than this, so many evenly
     #[arg(long, default_value_t = 2000)]
     cuts: usize,
     /// Only workloads whose name has this in it
@@ -33,20 +33,16 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let Options { scale, random, samples, cuts, seed, .. } = *options;
     let plan = Plan { seed, random, random_every: 1, samples, most_cuts: cuts };
-    println!("| workload | cuts | of | images | judged by the kernel | failures | of | s |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("| workload | cuts | of | images | judged by the kernel | failures | s |");
+    println!("|---|---|---|---|---|---|---|");
     let is_wanted = |name: &str| options.only.as_deref().is_none_or(|only| name.contains(only));
     for workload in workload::all(scale)?.into_iter().filter(|workload| is_wanted(workload.name)) {
         let start = Instant::now();
         let tried = cut_everywhere(&workload, &plan)?;
-        let stride = tried.places.div_ceil(cuts.max(1)).max(1);
-        let changes = fail_everywhere(&workload, stride)?;
+        let failures = fail_everywhere(&workload, 1)?;
         let (name, seconds) = (workload.name, start.elapsed().as_secs());
         let Tried { cuts, places, images, samples, .. } = tried;
-        let failures = changes.div_ceil(stride);
-        println!(
-            "| {name} | {cuts} | {places} | {images} | {samples} | {failures} | {changes} | {seconds} |"
-        );
+        println!("| {name} | {cuts} | {places} | {images} | {samples} | {failures} | {seconds} |");
     }
     Ok(())
 }

@@ -27,6 +27,25 @@ impl Place<'_> {
         measure::run(&argv.collect::<Vec<_>>())
     }
 
+    /// `n` files of 64 KiB of 'A', each with so many xattrs.
+    pub(crate) fn files(&self, n: usize, xattrs: usize) -> Result<PathBuf> {
+        let (top, bytes) = (self.dir.join("files"), vec![b'A'; FILE]);
+        let xattrs: Vec<_> =
+            (0..xattrs).map(|x| (format!("user.property{x}"), format!("some-value-{x}"))).collect();
+        for i in 0..n {
+            let dir = top.join((i / NAMES_PER_DIR).to_string());
+            if i.is_multiple_of(NAMES_PER_DIR) {
+                fs::create_dir_all(&dir)?;
+            }
+            let file = dir.join(i.to_string());
+            fs::write(&file, &bytes)?;
+            for (name, value) in &xattrs {
+                rustix::fs::setxattr(&file, name.as_str(), value.as_bytes(), rustix::fs::XattrFlags::CREATE)?;
+            }
+        }
+        Ok(top)
+    }
+
     /// `n` names of one file of 64 KiB of 'A' with so many xattrs. Copied without -a, each becomes a file of its own.
     pub(crate) fn names_of_one_inode(&self, n: usize, xattrs: usize) -> Result<PathBuf> {
         let top = self.dir.join("names");
