@@ -199,9 +199,9 @@ fn system_call(top: &HostPath, at: &dyn Fn(&Path) -> PathBuf, op: &Op) -> io::Re
             // Linux 6.18 sets ACLs in read-only subvolumes, as nothing else.
             lsetxattr(at(path), "trusted.probe", b"", XattrFlags::empty())?;
             lremovexattr(at(path), "trusted.probe")?;
-            // What is wrong is the argument, for a file that has no entries.
+            // What is wrong is the argument: a file has no entries, a symlink no ACL.
             match lsetxattr(at(path), acl_name(*is_default), &acl(*seed), XattrFlags::empty()) {
-                Err(Errno::ACCESS) => Err(Errno::INVAL.into()),
+                Err(Errno::ACCESS | Errno::OPNOTSUPP) => Err(Errno::INVAL.into()),
                 set => Ok(set?),
             }
         }
