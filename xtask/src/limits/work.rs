@@ -153,6 +153,7 @@ impl Limits<'_> {
         for _ in 0..self.options.runs {
             for (xattrs, costs) in [(0, &mut none), (10, &mut ten)] {
                 let files = place.files(FILES, xattrs)?;
+                self.touch_memory(1 << 30)?;
                 costs.push(place.copy_into_property(&files)?.0);
                 fs::remove_dir_all(files)?;
             }
