@@ -39,7 +39,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for workload in workload::all(scale)?.into_iter().filter(|workload| is_wanted(workload.name)) {
         let start = Instant::now();
         let tried = cut_everywhere(&workload, &plan)?;
-        let failures = fail_everywhere(&workload, 1)?;
+        let failures = if workload.punches { 0 } else { fail_everywhere(&workload, 1)? };
         let (name, seconds) = (workload.name, start.elapsed().as_secs());
         let Tried { cuts, places, images, samples, .. } = tried;
         println!("| {name} | {cuts} | {places} | {images} | {samples} | {failures} | {seconds} |");

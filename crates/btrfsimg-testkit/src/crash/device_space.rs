@@ -40,6 +40,7 @@ pub fn image_grown() -> Result<Workload> {
         name: "an image that grows",
         start,
         room: 0,
+        punches: false,
         options: VolumeOptions { grow: true, ..VolumeOptions::default() },
         change: Box::new(move |volume| {
             let before = volume.store().superblock().total_bytes.get();
@@ -65,6 +66,7 @@ pub fn group_given_away() -> Result<Workload> {
         name: "a block group given away",
         start,
         room: 0,
+        punches: false,
         options: VolumeOptions::default(),
         change: Box::new(move |volume| write_data(volume, count)?.commit()),
     })
@@ -81,6 +83,7 @@ pub fn group_taken_back() -> Result<Workload> {
         name: "a block group given away and taken back",
         start,
         room: 0,
+        punches: false,
         options: VolumeOptions::default(),
         change: Box::new(move |volume| {
             drop(write_data(volume, count)?);
@@ -183,6 +186,7 @@ pub fn files_defragmented(scale: usize) -> Result<Workload> {
         name: "files defragmented",
         start,
         room: 1 << 20,
+        punches: false,
         options: VolumeOptions::default(),
         change: Box::new(move |volume| {
             let (pool, stop) = (WorkspacePool::new(1), AtomicBool::new(false));
@@ -240,6 +244,7 @@ pub fn space_trimmed(method: Method) -> Result<Workload> {
         name: if method == Method::Zeros { "free space overwritten" } else { "free space punched" },
         start,
         room: 1 << 20,
+        punches: method == Method::Holes,
         options: VolumeOptions::default(),
         change: Box::new(move |volume| {
             // Each goes on from where it was when the power went.

@@ -37,6 +37,8 @@ pub struct Workload {
     pub start: Vec<u8>,
     /// Bytes that the kernel must still be able to write to the image at any time; 0 where it is full.
     pub room: usize,
+    /// Whether the change asks for holes, which a [`FailingDevice`](super::FailingDevice) has none of.
+    pub punches: bool,
     /// How the image is opened for the change.
     pub options: VolumeOptions,
     /// The change: one or more commits. Made again on the same image, it makes the same.
@@ -127,6 +129,7 @@ pub fn tree_copied_in(scale: usize) -> Result<Workload> {
         name: "a tree copied in",
         start,
         room: ROOM,
+        punches: false,
         options: VolumeOptions { dirty_budget: Some(BUDGET), ..VolumeOptions::default() },
         change: Box::new(move |volume| {
             let mut tx = volume.begin(now())?;
@@ -147,6 +150,7 @@ pub fn tree_removed(scale: usize) -> Result<Workload> {
         name: "a tree removed",
         start,
         room: ROOM,
+        punches: false,
         options: VolumeOptions { dirty_budget: Some(BUDGET), ..VolumeOptions::default() },
         change: Box::new(|volume| {
             let mut tx = volume.begin(now())?;
@@ -168,6 +172,7 @@ pub fn files_changed(scale: usize) -> Result<Workload> {
         name: "files grown and truncated",
         start,
         room: ROOM,
+        punches: false,
         options: VolumeOptions { dirty_budget: Some(BUDGET), ..VolumeOptions::default() },
         change: Box::new(|volume| {
             let mut tx = volume.begin(now())?;
@@ -220,6 +225,7 @@ pub fn snapshot_deleted(scale: usize) -> Result<Workload> {
         name: "a snapshot and its deletion",
         start,
         room: ROOM,
+        punches: false,
         options: VolumeOptions::default(),
         change: Box::new(|volume| {
             let step = |volume: &mut Volume, change: &dyn Fn(&mut Transaction<'_>) -> FsResult<()>| {
@@ -277,6 +283,7 @@ pub fn full_image() -> Result<Workload> {
         name: "a full image",
         start,
         room: 0,
+        punches: false,
         options: VolumeOptions::default(),
         change: Box::new(move |volume| {
             let mut tx = volume.begin(now())?;
