@@ -137,7 +137,7 @@ pub enum Op {
         len: u64,
         keep_size: bool,
     },
-    /// What chattr(1) sets of [`FLAGS`].
+    /// What chattr(1) sets of i, a, d, A and C, as bits of `FS_IOC_SETFLAGS`.
     SetFlags {
         path: Path,
         flags: u32,
