@@ -314,7 +314,8 @@ fn set_attributes(tx: &mut Transaction<'_>, op: &Op) -> FsResult<()> {
                 (0x80, inode_flags::NOATIME),
                 (0x80_0000, inode_flags::NODATACOW),
             ];
-            let now = visible(inode.flags.get());
+            // As the kernel's side does.
+            let now = visible(inode.flags.get()) & !inode_flags::NOCOMPRESS;
             let put =
                 |all: u64, (name, bit): (u32, u64)| if flags & name == 0 { all & !bit } else { all | bit };
             set_flags(tx, place, names.into_iter().fold(now, put), &shown(path)).map(drop)
