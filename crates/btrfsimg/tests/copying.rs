@@ -235,6 +235,16 @@ fn several_files_into_one() {
     as_cp_does(&comes, &copies.map(|copy| (&there[..], copy)));
 }
 
+/// Where links are kept, a file that has other names when its turn comes becomes a new one, also when the other name goes next.
+#[test]
+fn the_other_name_goes_next() {
+    let there = "for d in sym file pipe; do mkdir $d; echo old > $d/a; chmod 666 $d/a; ln $d/a $d/b; done";
+    let comes = "for d in sym file pipe; do mkdir $d; echo secret > $d/a; chmod 600 $d/a; done
+        ln -s q sym/b; echo B > file/b; mkfifo pipe/b";
+    let copies = ["-dr s/. d", "-r --preserve=links s/sym s/file s/pipe d", "-a s/. d", "-r s/. d"];
+    as_cp_does(comes, &copies.map(|copy| (there, copy)));
+}
+
 /// With `-u` what is newer stays, and the names that come later become names of it.
 #[test]
 fn links_to_what_stays() {

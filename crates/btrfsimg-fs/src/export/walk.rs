@@ -34,6 +34,17 @@ struct Frame {
 /// An entry of a directory: its name, its inode, and the type that it says the inode has.
 type Entry = (Vec<u8>, Place, FileType);
 
+/// When a file may be made. What the names of one file on the host become depends on the order in which they are met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    /// Whenever a worker has time.
+    Any,
+    /// Now: it takes the place of one name of a file, which still has others.
+    AtOnce,
+    /// Behind all before it, and before all behind it: it goes into a file that other names lead to.
+    Alone,
+}
+
 enum FrameDir {
     Open(Dir),
     Parked(Parked),
@@ -313,37 +324,38 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Whether a file goes into one of the host that other names lead to. Whoever writes it by another name comes before or
-    /// after, in the order of the walk.
-    fn has_other_names(&self, dir: &Dir, name: &[u8], info: &Info) -> Result<bool> {
+    /// When a file may be made, by what has its name.
+    fn turn_of(&self, dir: &Dir, name: &[u8], info: &Info) -> Result<Turn> {
         if !dir.was_there() || info.file_type() != Some(FileType::REG_FILE) {
-            return Ok(false);
+            return Ok(Turn::Any);
         }
         let Options { existing, preserve, .. } = self.shared.options;
         match rustix::fs::statat(dir.fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(there) if HostType::from_raw_mode(there.st_mode) == HostType::Symlink => {
-                Ok(existing.follows_symlinks())
+                Ok(if existing.follows_symlinks() { Turn::Alone } else { Turn::Any })
             }
-            Ok(there) => Ok(there.st_nlink > 1 && preserve.writes_into(there.st_nlink, existing)),
-            Err(Errno::NOENT) => Ok(false),
+            Ok(there) if there.st_nlink < 2 => Ok(Turn::Any),
+            Ok(there) if preserve.writes_into(there.st_nlink, existing) => Ok(Turn::Alone),
+            Ok(_) => Ok(Turn::AtOnce),
+            Err(Errno::NOENT) => Ok(Turn::Any),
             Err(errno) => Err(failed("stat")(errno)),
         }
     }
 
     /// Copies what is no directory.
     fn leaf(&mut self, dir: &Dir, name: &[u8], info: &Info) -> Result<()> {
-        let comes_alone = self.has_other_names(dir, name, info)?;
-        if comes_alone {
+        let turn = self.turn_of(dir, name, info)?;
+        if turn == Turn::Alone {
             self.feed.wait();
         }
-        let done = self.leaf_in_turn(dir, name, info);
-        if comes_alone {
+        let done = self.leaf_in_turn(dir, name, info, turn);
+        if turn == Turn::Alone {
             self.feed.wait();
         }
         done
     }
 
-    fn leaf_in_turn(&mut self, dir: &Dir, name: &[u8], info: &Info) -> Result<()> {
+    fn leaf_in_turn(&mut self, dir: &Dir, name: &[u8], info: &Info, turn: Turn) -> Result<()> {
         let has_links = self.shared.options.preserve.links && info.item.nlink.get() > 1;
         if self.stays(dir, name, info)? {
             // As with cp(1) 9.1, what is newer gets the names that come later.
@@ -357,7 +369,7 @@ impl<'a> Walker<'a> {
             return Ok(());
         }
         if info.file_type() == Some(FileType::REG_FILE) {
-            self.regular(dir, name, info, has_links)?;
+            self.regular(dir, name, info, has_links || turn == Turn::AtOnce)?;
         } else {
             if !self.special(dir, name, info)? {
                 return Ok(());
@@ -432,9 +444,9 @@ impl<'a> Walker<'a> {
         Ok(true)
     }
 
-    fn regular(&mut self, dir: &Dir, name: &[u8], info: &Info, has_links: bool) -> Result<()> {
-        // Further names are linked to it at once, so it must be there.
-        let made = match has_links {
+    /// `at_once` it is made, as further names are linked to it.
+    fn regular(&mut self, dir: &Dir, name: &[u8], info: &Info, at_once: bool) -> Result<()> {
+        let made = match at_once {
             true => Some(host::create_file(self.shared, dir, name, info)?),
             false => None,
         };
