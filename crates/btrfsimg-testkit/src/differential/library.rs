@@ -314,8 +314,11 @@ fn set_attributes(tx: &mut Transaction<'_>, op: &Op) -> FsResult<()> {
                 (0x80, inode_flags::NOATIME),
                 (0x80_0000, inode_flags::NODATACOW),
             ];
-            // As the kernel's side does.
+            // In two steps, as on the kernel's side.
             let now = visible(inode.flags.get()) & !inode_flags::NOCOMPRESS;
+            if now != visible(inode.flags.get()) {
+                set_flags(tx, place, now, &shown(path))?;
+            }
             let put =
                 |all: u64, (name, bit): (u32, u64)| if flags & name == 0 { all & !bit } else { all | bit };
             set_flags(tx, place, names.into_iter().fold(now, put), &shown(path)).map(drop)
