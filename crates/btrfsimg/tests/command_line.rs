@@ -101,6 +101,7 @@ fn an_image_by_its_option_is_enough() {
 fn messages_name_the_object_and_the_way_out() {
     let lab = lab();
     in_lab(&lab, &["mknod", "s.img:/null", "c", "1", "3"]).expect(0);
+    in_lab(&lab, &["ln", "-s", "nowhere", "s.img:/dangling"]).expect(0);
     for (args, code, said) in [
         ("mkdir s.img:/no/such/dir", 1, "btrfsimg: s.img:/no: no such file or directory\n"),
         ("mkdir s.img:/d/no/dir", 1, "btrfsimg: s.img:/d/no: no such file or directory\n"),
@@ -146,6 +147,8 @@ fn messages_name_the_object_and_the_way_out() {
         ("inspect tree -b 12345 s.img", 2, "12345 is no tree block's address: no block group holds it"),
         ("touch -h s.img:/none", 1, "btrfsimg: s.img:/none: no such file or directory\n"),
         ("touch -ch s.img:/none", 0, ""),
+        ("truncate -c -s 1 s.img:/no/x s.img:/none s.img:/dangling", 0, ""),
+        ("truncate -s 1 s.img:/dangling", 1, "s.img:/dangling: not writing through a dangling symlink"),
         ("touch -t 13010000 s.img:/f", 2, "'13010000' is no time"),
         (
             "ln -s s.img:/d s.img:/m",

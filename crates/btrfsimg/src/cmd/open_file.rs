@@ -28,6 +28,7 @@ pub(super) fn open_file(
 ) -> Result<Option<Place>> {
     match resolve(tx, start, &address.path, true) {
         Ok(place) => return Ok(Some(place)),
+        Err(Error::NotFound(_)) if missing == Missing::Leave => return Ok(None),
         Err(Error::NotFound(_)) => {}
         Err(error) => return Err(error.into()),
     }
@@ -37,9 +38,6 @@ pub(super) fn open_file(
     let (dir, name) = resolve_parent(tx, start, &address.path)?;
     if find_entry(tx, dir, name)?.is_some() {
         return Err(dangling().into());
-    }
-    if missing == Missing::Leave {
-        return Ok(None);
     }
     check_changeable(tx, dir, &address.to_string(), false)?;
     let mut attributes = Attributes::new(0o100_666, tx.now());
