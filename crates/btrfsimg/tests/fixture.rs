@@ -324,3 +324,26 @@ fn a_file_whose_extents_overlap_is_not_copied_and_the_others_are() {
     let rules: Vec<_> = verified(&image, 4).iter().map(|f| f["path"].clone()).collect();
     assert!(rules.iter().all(|path| path == "/d/lies" || path.is_null()), "{rules:?}");
 }
+
+/// Short names and values, and items of the parent in the same leaf before those of the file.
+#[test]
+fn faults_of_small_things() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    fs::create_dir(path("tree")).unwrap();
+    for name in ["a", "b", "c"] {
+        fs::write(path(&format!("tree/{name}")), name).unwrap();
+    }
+    let (image, file) = (path("i.img"), format!("{}:/b", path("i.img")));
+    for (fault, value, rule) in [
+        ("xattr-name-hash", "", "DIR-10"),
+        ("xattr-name-hash", "value", "DIR-10"),
+        ("inode-orphan-missing", "value", "LK-06"),
+    ] {
+        run(&["mkfs", "-q", "-f", "-r", &path("tree"), &image]).expect(0);
+        run(&["xattr", "set", &file, "user.a", value]).expect(0);
+        run(&["fixture", "apply", &image, fault, "/b"]).expect(0);
+        let found = String::from_utf8(run(&["verify", &image]).expect(4).stdout).unwrap();
+        assert!(found.starts_with(rule), "{fault} {value:?}: {found}");
+    }
+}

@@ -103,7 +103,11 @@ super::table! {
     "changes an xattr's name, so that its key is not its hash", needs "an xattr",
     |image, target| {
         let spot = some!(in_subvolumes(image, target, KeyType::XATTR_ITEM, |_| true)?);
-        image.edit_bytes(&spot, |data| data[NAME + 6] ^= 1)
+        // Behind the prefix, which would make it another kind of xattr.
+        image.edit_bytes(&spot, |data| {
+            let len = usize::from(u16::from_le_bytes([data[NAME_LEN], data[NAME_LEN + 1]]));
+            data[NAME + len - 1] ^= 1;
+        })
     };
     "dir-index-name-slash": "DIR-11", kernel refuses, check names,
     "puts a slash into a name", needs "a directory entry",

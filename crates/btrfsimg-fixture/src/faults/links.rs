@@ -94,6 +94,10 @@ super::table! {
     |image, target| {
         let spot = some!(inode(image, target, |i| kind(i) == S_IFREG && i.nlink == 1)?);
         some!(unlink(image, &spot)?);
+        // Items before it in its leaf may be gone.
+        let spot = some!(in_subvolumes(image, target, KeyType::INODE_ITEM, |i| {
+            (i.tree, i.key) == (spot.tree, spot.key)
+        })?);
         image.edit::<InodeItem>(&spot, |i| i.nlink = 0.into())
     };
     "orphan-item-stale": "LK-07", kernel reads, check misses,
