@@ -13,7 +13,8 @@ use crate::output::{Json, Ui};
 /// Paths in an image are written IMAGE:/path, as in 'out.img:/etc/fstab'. A word is such an address when the part
 /// before its first ':/' is a regular file or a block device; './a:/b' is always a path of the host.
 #[derive(Parser, Debug)]
-#[command(name = "btrfsimg", version, long_version = LONG_VERSION.as_str(), after_help = EXIT_CODES, subcommand_required = true)]
+#[command(name = "btrfsimg", version, long_version = LONG_VERSION.as_str(), after_help = EXIT_CODES,
+          subcommand_required = true, args_override_self = true)]
 struct Cli {
     #[command(flatten)]
     global: Global,

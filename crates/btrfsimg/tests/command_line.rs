@@ -97,6 +97,28 @@ fn an_image_by_its_option_is_enough() {
     assert!(ran.stderr.contains("write IMAGE:/path, or -i IMAGE"), "{}", ran.stderr);
 }
 
+/// As getopt has it: scripts add what was given already.
+#[test]
+fn an_option_may_be_given_twice_and_the_last_value_counts() {
+    let lab = lab();
+    for args in [
+        "cp -r -R -p -p -f -f src/d s.img:/twice",
+        "cp -rRf --preserve=mode --preserve=xattr src/d s.img:/twice",
+        "mkdir -p -p s.img:/p/q",
+        "rm -r -r -f -f s.img:/p",
+        "truncate -s 1 -s 7 s.img:/f",
+        "verify --data --data s.img",
+    ] {
+        in_lab(&lab, &args.split(' ').collect::<Vec<_>>()).expect(0);
+    }
+    let ran = in_lab(&lab, &["stat", "--json", "s.img:/f"]).expect(0);
+    assert!(ran.text().contains("\"size\": 7"), "{}", ran.text());
+    std::fs::write(lab.dir.path().join("lines"), "truncate -s 1 -s 9 /f\nrm -r -r /twice\n").unwrap();
+    in_lab(&lab, &["batch", "s.img", "lines"]).expect(0);
+    let ran = in_lab(&lab, &["stat", "--json", "s.img:/f"]).expect(0);
+    assert!(ran.text().contains("\"size\": 9"), "{}", ran.text());
+}
+
 #[test]
 fn messages_name_the_object_and_the_way_out() {
     let lab = lab();

@@ -181,6 +181,64 @@ fn links_between_sources() {
     as_cp_does(comes, &copies.map(|copy| (there, copy)));
 }
 
+/// A file, a directory, a symlink and a socket each over each, newer and older ones.
+#[test]
+fn every_kind_over_every_kind() {
+    let fill = |kind: &str, contents: &str, time: &str| {
+        let one = format!(
+            "case {kind} in f) echo {contents} > $at;; d) mkdir $at;; l) ln -s {contents} $at;; s) sockets=\"$sockets $at\";; esac"
+        );
+        let all = format!(
+            "for old in f d l s; do for new in f d l s; do for n in 1 2; do at=$old$n$new; {one}; done; done; done"
+        );
+        let sockets =
+            "import socket, sys\nfor path in sys.argv[1:]: socket.socket(socket.AF_UNIX).bind(path)";
+        format!("mkdir t; cd t; {all}; python3 -c '{sockets}' $sockets; touch -h -d {time} *1*")
+    };
+    let (there, comes) = (fill("$old", "nothing", "2005-01-01"), fill("$new", "new", "2001-01-01"));
+    let ways = ["-r", "-a", "-rn", "-an", "-ru", "-au", "-r --remove-destination", "-a --remove-destination"];
+    let copies = ways.map(|way| format!("{way} s/t d"));
+    as_cp_does(&comes, &copies.iter().map(|copy| (&there[..], copy.as_str())).collect::<Vec<_>>());
+}
+
+/// Where cp(1) would write into a pipe or a device, it stays, and so does the file.
+#[test]
+fn no_file_goes_into_a_device() {
+    let make = "mkdir t; mkfifo t/f; mknod t/g c 1 3";
+    let comes = "mkdir t; echo f > t/f; echo g > t/g; cp t/f t/g .";
+    let Some(source) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, comes))) else { return };
+    let Some(lab) = Lab::kernel_made(&[], "rw", |top| drop(sh(top, make))) else { return };
+    let host = tempfile::tempdir().unwrap();
+    sh(host.path(), &format!("mkdir in out; cd in; {comes}; cd ../out; {make}"));
+    let (image, within) = (format!("{}:", source.image.display()), lab.at(""));
+    let (inside, out) = (host.path().join("in"), host.path().join("out"));
+    let ways = [(inside.to_str().unwrap(), &within[..]), (&image, &within), (&image, out.to_str().unwrap())];
+    let copy = |words: &str, from: &str, to: &str| {
+        let word = |word: &str| match (word.strip_prefix("s/"), word.strip_prefix("d/")) {
+            (Some(rest), _) => format!("{from}/{rest}"),
+            (_, Some(rest)) => format!("{to}/{rest}"),
+            _ => word.to_owned(),
+        };
+        let words: Vec<_> = words.split(' ').map(word).collect();
+        run(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    for (from, to) in ways {
+        for words in ["cp -r s/t d/", "cp s/f d/t", "cp s/f s/g d/t"] {
+            let ran = copy(words, from, to).expect(1);
+            let says = ran.stderr.contains("no regular file (--remove-destination replaces it)");
+            assert!(says, "{words}, {from} to {to}: {}", ran.stderr);
+        }
+    }
+    let look = |top: &Path| sh(top, "find t -printf '%P %y\\n' | sort");
+    assert_eq!(look(&out), " d\nf p\ng c\n");
+    lab.mounted(|top| assert_eq!(look(top), " d\nf p\ng c\n"));
+    for (from, to) in ways {
+        copy("cp -r --remove-destination s/t d/", from, to).expect(0);
+    }
+    assert_eq!(look(&out), " d\nf f\ng f\n");
+    lab.mounted(|top| assert_eq!(look(top), " d\nf f\ng f\n"));
+}
+
 /// A file goes through a symlink to a file of the same tree, and through no other one there.
 #[test]
 fn symlinks_in_the_way() {

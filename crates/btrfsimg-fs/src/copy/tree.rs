@@ -9,7 +9,7 @@ use super::file::{Fault, copy_contents as copy_file};
 use super::source::Child;
 use super::{Options, Report, Source};
 use crate::error::{Error, Result};
-use crate::existing::Existing;
+use crate::existing::{Existing, Meeting};
 use crate::lookup::{self, Place, file_beneath, find_entry};
 use crate::posix_acl::{ACCESS_XATTR, DEFAULT_XATTR};
 use crate::txn::Transaction;
@@ -224,30 +224,23 @@ impl<'c> Copier<'c> {
             if self.source.is_here() && old == from {
                 return refuse("source and target are the same file");
             }
-            match (old_type == FileType::DIR, file_type == FileType::DIR) {
-                (true, true) => return self.merge(tx, (from, &inode), shown, old),
-                (true, false) => return refuse("cannot overwrite a directory with something else"),
-                (false, true) => return refuse("cannot overwrite something else with a directory"),
-                (false, false) => {}
-            }
             let item = lookup::inode(tx, old).map_err(Fault::Target)?;
             // One that is another name of what was copied becomes a name of the copy.
             let copy = self.links.copies.get(&(dir.tree, from)).copied();
-            if existing.stays(item.mtime, inode.mtime) {
-                let is_update = existing == Existing::Update;
-                if is_update && copy.is_none() {
+            let meeting = existing.meeting((old_type, item.mtime), (file_type, inode.mtime));
+            match meeting {
+                Meeting::Merge => return self.merge(tx, (from, &inode), shown, old),
+                Meeting::Refuse(reason) => return refuse(reason),
+                Meeting::Stay if existing == Existing::Keep => return Ok(()),
+                Meeting::Stay if copy.is_none() => {
                     self.note_links(from, &inode, old);
-                }
-                if !is_update || copy.is_none() {
                     return Ok(());
                 }
+                Meeting::Contents | Meeting::Instead | Meeting::Stay if copy == Some(old) => return Ok(()),
+                Meeting::Contents | Meeting::Instead | Meeting::Stay => changeable(tx, old, true)?,
             }
-            if copy == Some(old) {
-                return Ok(());
-            }
-            changeable(tx, old, true)?;
-            let both_files = old_type == FileType::REG_FILE && file_type == FileType::REG_FILE;
-            if both_files && copy.is_none() && self.options.preserve.writes_into(item.nlink.get(), existing) {
+            let writes_into = || self.options.preserve.writes_into(item.nlink.get(), existing);
+            if meeting == Meeting::Contents && copy.is_none() && writes_into() {
                 return self.replace(tx, (from, &inode), shown, old);
             }
             unlink(tx, dir, name, there).map_err(Fault::Target)?;

@@ -12,7 +12,7 @@ use super::attributes::creation_mode;
 use super::dirs::Dir;
 use super::paths::PathNode;
 use crate::error::{Error, Result};
-use crate::existing::{Existing, SymlinkFault};
+use crate::existing::{Existing, NO_FILE, SymlinkFault};
 use crate::read::Info;
 
 /// An error of the host while `action` was done.
@@ -62,7 +62,7 @@ pub(super) fn create_file(
         Ok((create().map_err(failed("create"))?, true))
     };
     if !is_link {
-        check_written(&stat, image)?;
+        check_goes(&stat, existing, image)?;
     }
     // Whether or not it may be opened.
     if existing == Existing::Remove || !is_link && gives_way(&stat) {
@@ -75,7 +75,7 @@ pub(super) fn create_file(
             .map_err(failed("open for writing"))?,
     };
     let stat = rustix::fs::fstat(&fd).map_err(failed("stat"))?;
-    check_written(&stat, image)?;
+    check_goes(&stat, existing, image)?;
     if gives_way(&stat) {
         return instead();
     }
@@ -83,15 +83,16 @@ pub(super) fn create_file(
     Ok((fd, false))
 }
 
-/// Refuses to write into what is no regular file, and into the image itself.
-fn check_written(stat: &Stat, image: Option<(u64, u64)>) -> Result<()> {
+/// Refuses to write into what is no regular file or to replace a directory, and to do either with the image itself.
+fn check_goes(stat: &Stat, existing: Existing, image: Option<(u64, u64)>) -> Result<()> {
     match HostType::from_raw_mode(stat.st_mode) {
         HostType::RegularFile if image == Some((stat.st_dev, stat.st_ino)) => {
             Err(not_replaced("the image itself"))
         }
         HostType::RegularFile => Ok(()),
         HostType::Directory => Err(not_replaced("a directory")),
-        _ => Err(not_replaced("no regular file")),
+        _ if existing == Existing::Remove => Ok(()),
+        _ => Err(Error::Exists(NO_FILE.to_owned())),
     }
 }
 

@@ -11,7 +11,7 @@ use super::host::{self, SourceDir, Stat};
 use super::walk::{ExtraLink, Merged, Node, Role, Walker};
 use super::xattrs::SourceXattrs;
 use crate::error::{Error, Result};
-use crate::existing::{Existing, SymlinkFault};
+use crate::existing::{Existing, Meeting, SymlinkFault};
 use crate::lookup::{Place, file_beneath, find_entry};
 use crate::txn::Transaction;
 use crate::write::inode::{Attributes, Inherited};
@@ -58,25 +58,22 @@ fn clash(
             Err(fault) => return Ok(Clash::Refuse(fault.to_string())),
         }
     }
-    let both_dirs = old_type == FileType::DIR && new_type == FileType::DIR;
-    let modified = |ino| match replaced.get(&ino) {
-        Some(time) => Ok(*time),
-        None => crate::lookup::inode(tx, file).map(|inode| inode.mtime),
+    let modified = match replaced.get(&file.ino) {
+        Some(time) => *time,
+        None => crate::lookup::inode(tx, file)?.mtime,
     };
-    if !both_dirs && existing.stays(modified(file.ino)?, new.mtime) {
-        return Ok(Clash::Stay { file, there });
-    }
-    if let Some(reason) = protected(tx, file, name, old_type != FileType::DIR)? {
+    let meeting = existing.meeting((old_type, modified), (new_type, new.mtime));
+    if matches!(meeting, Meeting::Merge | Meeting::Contents | Meeting::Instead)
+        && let Some(reason) = protected(tx, file, name, old_type != FileType::DIR)?
+    {
         return Ok(Clash::Refuse(reason));
     }
-    Ok(match (old_type == FileType::DIR, new_type == FileType::DIR) {
-        (true, true) => Clash::Merge(there),
-        (true, false) => Clash::Refuse("cannot overwrite a directory with something else".to_owned()),
-        (false, true) => Clash::Refuse("cannot overwrite something else with a directory".to_owned()),
-        (false, false) if old_type == FileType::REG_FILE && new_type == FileType::REG_FILE => {
-            Clash::Replace { file, there }
-        }
-        (false, false) => Clash::GiveWay(there),
+    Ok(match meeting {
+        Meeting::Merge => Clash::Merge(there),
+        Meeting::Contents => Clash::Replace { file, there },
+        Meeting::Instead => Clash::GiveWay(there),
+        Meeting::Stay => Clash::Stay { file, there },
+        Meeting::Refuse(reason) => Clash::Refuse(reason.to_owned()),
     })
 }
 

@@ -98,7 +98,13 @@ struct Line {
 
 /// A line's words, as clap sees them.
 #[derive(Parser, Debug)]
-#[command(name = "batch", no_binary_name = true, subcommand_required = true, disable_help_flag = true)]
+#[command(
+    name = "batch",
+    no_binary_name = true,
+    subcommand_required = true,
+    disable_help_flag = true,
+    args_override_self = true
+)]
 struct Words {
     #[command(flatten)]
     global: Global,
