@@ -239,6 +239,27 @@ fn no_file_goes_into_a_device() {
     lab.mounted(|top| assert_eq!(look(top), " d\nf f\ng f\n"));
 }
 
+/// What stands where something comes that cannot be made there stays.
+#[test]
+fn nothing_goes_before_the_new_one_is_made() {
+    let Some(lab) =
+        Lab::kernel_made(&[], "rw", |top| drop(sh(top, "mkdir t; mknod t/null c 1 3; ln -s new t/link")))
+    else {
+        return;
+    };
+    let out = tempfile::tempdir().unwrap();
+    sh(out.path(), "mkdir t; echo precious > t/null; ln -s old t/link");
+    // Root without the capability that it takes to make devices.
+    let copy = Command::new("setpriv")
+        .args(["--bounding-set=-mknod", "--inh-caps=-mknod", env!("CARGO_BIN_EXE_btrfsimg"), "cp", "-a"])
+        .args([&lab.at("/t"), out.path().to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_eq!(copy.status.code(), Some(1), "{}", String::from_utf8_lossy(&copy.stderr));
+    let look = sh(out.path(), "cat t/null; readlink t/link; ls -A t");
+    assert_eq!(look, "precious\nnew\nlink\nnull\n");
+}
+
 /// A file goes through a symlink to a file of the same tree, and through no other one there.
 #[test]
 fn symlinks_in_the_way() {

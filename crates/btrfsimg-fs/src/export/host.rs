@@ -117,29 +117,34 @@ fn not_replaced(what: &str) -> Error {
     Error::Exists(format!("the target is {what}"))
 }
 
-/// Runs `make`, which creates `name` in `dir`; in the place of what is there, unless it is a directory.
+/// Makes `name` in `dir` by `make`; in the place of what is there, unless it is a directory. That goes only when the new one
+/// is made, under another name until then.
 pub(super) fn replacing(
     dir: impl AsFd,
     name: &[u8],
     action: &'static str,
     image: Option<(u64, u64)>,
-    make: impl Fn() -> Result<(), Errno>,
+    make: impl Fn(&[u8]) -> Result<(), Errno>,
 ) -> Result<()> {
-    match make() {
-        Err(Errno::EXIST) => {
-            let there =
-                rustix::fs::statat(dir.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed("stat"))?;
-            if image == Some((there.st_dev, there.st_ino)) {
-                return Err(not_replaced("the image itself"));
-            }
-            rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(|errno| match errno {
-                Errno::ISDIR | Errno::PERM => not_replaced("a directory"),
-                errno => failed("replace")(errno),
-            })?;
-            make().map_err(failed(action))
-        }
-        result => result.map_err(failed(action)),
+    match make(name) {
+        Err(Errno::EXIST) => {}
+        result => return result.map_err(failed(action)),
     }
+    let dir = dir.as_fd();
+    let there = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed("stat"))?;
+    // Whatever its type is, it gives way.
+    check_goes(&there, Existing::Remove, image)?;
+    let mut tries = (0..u32::MAX).map(|n| format!(".btrfsimg-{}-{n}", std::process::id()).into_bytes());
+    let made = tries.find_map(|name| match make(&name) {
+        Err(Errno::EXIST) => None,
+        result => Some(result.map(|()| name)),
+    });
+    let new = made.unwrap_or(Err(Errno::EXIST)).map_err(failed(action))?;
+    rustix::fs::renameat(dir, &new[..], dir, name).map_err(|errno| {
+        // It is ours; that it stays is the lesser fault.
+        let _ = rustix::fs::unlinkat(dir, &new[..], AtFlags::empty());
+        failed("replace")(errno)
+    })
 }
 
 /// Writes all of `bytes` at `offset`.

@@ -394,7 +394,7 @@ impl<'a> Walker<'a> {
         };
         let old = inode(dir.fd(), name);
         if old.is_none() || old != inode(from, &linked.name) {
-            host::replacing(dir.fd(), name, "link", self.shared.options.image, || {
+            host::replacing(dir.fd(), name, "link", self.shared.options.image, |name| {
                 rustix::fs::linkat(from, &linked.name[..], dir.fd(), name, AtFlags::empty())
             })?;
         }
@@ -406,21 +406,16 @@ impl<'a> Walker<'a> {
     /// Makes a symlink, fifo, socket or device. Says whether.
     fn special(&mut self, dir: &Dir, name: &[u8], info: &Info) -> Result<bool> {
         let path = dir.state.node.spot(name);
+        let mode = creation_mode(&self.shared.options.preserve, info);
         let node = |kind, dev| {
-            host::replacing(dir.fd(), name, "create", self.shared.options.image, || {
-                rustix::fs::mknodat(
-                    dir.fd(),
-                    name,
-                    kind,
-                    creation_mode(&self.shared.options.preserve, info),
-                    dev,
-                )
+            host::replacing(dir.fd(), name, "create", self.shared.options.image, |name| {
+                rustix::fs::mknodat(dir.fd(), name, kind, mode, dev)
             })
         };
         match info.file_type() {
             Some(FileType::SYMLINK) => {
                 let target = lookup::symlink_target(self.shared.fs, info.place)?;
-                host::replacing(dir.fd(), name, "create", self.shared.options.image, || {
+                host::replacing(dir.fd(), name, "create", self.shared.options.image, |name| {
                     rustix::fs::symlinkat(&target[..], dir.fd(), name)
                 })?;
             }
