@@ -103,11 +103,23 @@ impl Transaction<'_> {
             self.keep_dirty(at, block);
             return Ok(at);
         }
+        self.check_only_child(tree, parent, slot, at)?;
         let copy = self.cow(tree, &block, false)?;
         let key = self.dirty_block(parent).key(slot);
         let ptr = KeyPtr { key, block: copy, generation: self.transid };
         self.dirty_block_mut(parent).set_key_ptr(slot, ptr);
         Ok(copy)
+    }
+
+    /// BLK-13 when the node at `parent` has the child `at` in another slot as well: that would point to what is given back.
+    fn check_only_child(&self, tree: u64, parent: Logical, slot: usize, at: Logical) -> Result<()> {
+        let node = self.dirty_block(parent);
+        let mut others = (0..node.nritems()).filter(|&other| other != slot);
+        if others.all(|other| node.key_ptr(other).block != at) {
+            return Ok(());
+        }
+        let violation = btrfsimg_ondisk::Violation::new("BLK-13", format!("child {at} is in two slots"));
+        Err(Error::corrupt_block(tree, parent, false, violation))
     }
 
     /// Whether a block is this transaction's, to be changed where it is. One that only claims its generation is

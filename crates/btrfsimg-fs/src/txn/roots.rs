@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 
 use super::{OpenTree, Transaction};
 use crate::error::{Error, Result};
-use crate::tree::{TreeRoot, required_root, root_item};
+use crate::tree::{Cursor, TreeRoot, required_root, root_item};
 
 impl Transaction<'_> {
     /// Loads the root of `tree`, if it is not yet.
@@ -17,9 +17,25 @@ impl Transaction<'_> {
             objectid::ROOT_TREE | objectid::CHUNK_TREE => None,
             _ => root_item(self, tree)?,
         };
+        if let Some((key, _)) = &item {
+            self.check_only_root_item(*key)?;
+        }
         let root = required_root(self, tree)?;
         self.trees.insert(tree, OpenTree { root, item, changed: false, blocks_delta: 0 });
         Ok(())
+    }
+
+    /// ROOT-09 when there is a root item before `key` that is the same tree's: who reads that one would see blocks that are
+    /// given back.
+    fn check_only_root_item(&self, key: Key) -> Result<()> {
+        let (tree, first) = (key.objectid, Key { offset: 0, ..key });
+        match Cursor::at_or_after(self, objectid::ROOT_TREE, &first)?.map(|cursor| cursor.item().key) {
+            Some(found) if found < key => {
+                let reason = format!("tree {} has two root items", objectid::Printed(tree));
+                Err(Error::corrupt("ROOT-09", reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Makes a new tree: one empty leaf, and `item` (its root's place is filled in) at `key` in the root tree.

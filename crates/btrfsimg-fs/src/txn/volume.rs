@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use btrfsimg_ondisk::{
     COMPAT_RO_KNOWN, CsumType, DevId, DevItem, Key, KeyType, SUPERBLOCK_OFFSETS, Superblock, Timespec, Uuid,
-    compat_ro, compat_ro_names, incompat, incompat_names, objectid, uuid_from_random,
+    block_group_flags as bg, compat_ro, compat_ro_names, incompat, incompat_names, objectid, sys_chunks,
+    uuid_from_random,
 };
 
 use super::chunks::ChunkPolicy;
 use super::{Transaction, Undo};
 use crate::block_store::BlockStore;
+use crate::chunk_map::Chunk;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::tree::{Blocks, Cursor, lookup, required_root};
@@ -220,6 +222,13 @@ fn check_writable(store: &BlockStore) -> Result<()> {
             sb.dev_item.total_bytes
         );
         return Err(Error::corrupt("DEV-06", reason));
+    }
+    // Blocks of the chunk tree may go into any system chunk, and are found through those of the superblock alone.
+    let listed: Vec<u64> = sys_chunks(sb).map_while(Result::ok).map(|chunk| chunk.key.offset).collect();
+    let is_missing = |chunk: &&Chunk| chunk.flags & bg::SYSTEM != 0 && !listed.contains(&chunk.start.0);
+    if let Some(chunk) = store.chunks().iter().find(is_missing) {
+        let reason = format!("system chunk {} is not in the superblock's array", chunk.start);
+        return Err(Error::corrupt("SB-15", reason));
     }
     // Or else what is written may be somebody else's: behind the file system, or in another chunk.
     let device = sb.dev_item;
