@@ -27,9 +27,20 @@ pub(super) struct Decoded {
     /// What each extent of the extent tree was decoded to, as a file extent claims it that has its length.
     known: Vec<OnceLock<Stream>>,
     /// The same of all else that file extents claim.
-    others: Mutex<FxHashMap<Claim, Arc<OnceLock<Stream>>>>,
+    others: Mutex<Others>,
     /// What is wrong with streams, until it is said.
     faults: Mutex<FxHashMap<Claim, Vec<Fault>>>,
+}
+
+/// Bytes of the smallest extent.
+const SECTOR_MIN: u64 = 4096;
+
+/// Extents that file extents claim and the extent tree has not, each an error by itself: they are decoded as a help.
+struct Others {
+    known: FxHashMap<Claim, Arc<OnceLock<Stream>>>,
+    /// Bytes of them that are still read. Extents do not overlap, so that all there can be are as long as the device; a
+    /// crafted image claims any number.
+    left: u64,
 }
 
 /// An extent as a file extent claims it: its address and length in bytes, and how it is compressed.
@@ -88,12 +99,13 @@ pub(super) enum Verdict {
 pub(super) struct Claimed(Claim, Place);
 
 impl Decoded {
-    pub(super) fn new(extents: usize) -> Decoded {
+    /// Nothing yet, on a device of `device_len` bytes with so many extents in the extent tree.
+    pub(super) fn new(extents: usize, device_len: u64) -> Decoded {
         Decoded {
             extents: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             known: (0..extents).map(|_| OnceLock::new()).collect(),
-            others: Mutex::default(),
+            others: Mutex::new(Others { known: FxHashMap::default(), left: device_len }),
             faults: Mutex::default(),
         }
     }
@@ -140,8 +152,11 @@ impl Decoded {
                 return stream;
             }
         }
-        let other = lock(&self.others).entry(claim).or_default().clone();
-        *other.get_or_init(work)
+        let other = lock(&self.others).claim(claim);
+        match other {
+            Some(other) => *other.get_or_init(work),
+            None => Stream::new(claim.algorithm, None, false),
+        }
     }
 
     /// Judges every copy of a compressed extent; copies that are equal once. Gives how many bytes come out.
@@ -190,6 +205,17 @@ impl Decoded {
             judged.push(bytes);
         }
         out
+    }
+}
+
+impl Others {
+    /// Where what `claim` gives is kept; `None` when it is not to be decoded.
+    fn claim(&mut self, claim: Claim) -> Option<Arc<OnceLock<Stream>>> {
+        if let Some(known) = self.known.get(&claim) {
+            return Some(known.clone());
+        }
+        self.left = self.left.checked_sub(claim.len.clamp(SECTOR_MIN, MAX_CHUNK as u64))?;
+        Some(self.known.entry(claim).or_default().clone())
     }
 }
 
@@ -288,4 +314,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn sectorsize(image: &Image<'_>) -> u32 {
     image.superblock.sectorsize.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many distinct claims are decoded as the device can have extents, each once.
+    #[test]
+    fn claims_are_bounded_by_the_device() {
+        let mut others = Others { known: FxHashMap::default(), left: 160 << 10 };
+        let claim = |at, len| Claim { at, len, algorithm: Algorithm::Zstd };
+        assert!(others.claim(claim(0, u64::MAX)).is_some());
+        for at in 0..8 {
+            assert!(others.claim(claim(at, at)).is_some());
+        }
+        assert!(others.claim(claim(8, 0)).is_none());
+        assert!(others.claim(claim(7, 7)).is_some());
+        assert_eq!(others.known.len(), 9);
+    }
 }

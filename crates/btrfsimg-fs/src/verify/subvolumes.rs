@@ -144,7 +144,7 @@ impl Passes<'_, '_> {
     pub(super) fn decode(&mut self, image: &Image<'_>, roots: &RootTree, space: &Space) {
         let met = Mutex::new(FxHashSet::default());
         let known = once(&met);
-        let decoded = decode::Decoded::new(space.usage.extents.len());
+        let decoded = decode::Decoded::new(space.usage.extents.len(), image.device_len);
         for root in in_order(roots).filter(|root| root.is_subvolume()) {
             let blocks = std::sync::atomic::AtomicU64::new(0);
             Walk::quiet(image, root.tree(), &blocks).knowing(&known).stream(
