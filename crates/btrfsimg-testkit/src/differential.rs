@@ -223,7 +223,7 @@ impl Case {
         self.make(&reference)?;
         sparse::copy(&reference, &trial)?;
         for (number, phase) in self.phases.iter().enumerate() {
-            self.phase(phase, &reference, &trial, number == 0)
+            self.phase(number, &reference, &trial)
                 .with_context(|| format!("phase {number}, by the {:?}", phase.by))?;
         }
         let judge = JudgeOptions { write_bytes: 1 << 20, ..JudgeOptions::default() };
@@ -246,9 +246,10 @@ impl Case {
         }
     }
 
-    fn phase(&self, phase: &Phase, reference: &Path, trial: &Path, first: bool) -> Result<()> {
+    fn phase(&self, number: usize, reference: &Path, trial: &Path) -> Result<()> {
+        let phase = &self.phases[number];
         let expect = self.by_kernel(reference, &phase.ops)?;
-        if first && phase.by == Actor::Kernel {
+        if number == 0 && phase.by == Actor::Kernel {
             // The same starting image for both.
             sparse::copy(reference, trial)?;
             return Ok(());
@@ -260,7 +261,8 @@ impl Case {
         for (op, (expect, (found, said))) in phase.ops.iter().zip(expect.iter().zip(&found)) {
             ensure!(expect.0.agrees(*found), "{op:?}: kernel {:?}, library {found:?} ({said})", expect.0);
         }
-        compare::images(reference, trial)?;
+        let kernel_on_both = self.phases[..=number].iter().skip(1).any(|phase| phase.by == Actor::Kernel);
+        compare::images(reference, trial, kernel_on_both)?;
         let faults = kernel::check(trial)?;
         ensure!(faults.is_empty(), "btrfs check: {faults:?}");
         verify_clean(trial)

@@ -52,7 +52,9 @@ socket.socket(socket.AF_UNIX).bind(\"t/s\")'";
     });
     let copies = copies.concat();
     // Images have no umask: new files are made there as under this one.
-    as_cp_does_under("022", comes, &copies.iter().map(|copy| (there, copy.as_str())).collect::<Vec<_>>());
+    let with_acl = format!("setfacl -m d:u:7:rwx,d:g::rwx .; {there}");
+    let cases = [there, &with_acl].map(|there| copies.iter().map(move |copy| (there, copy.as_str())));
+    as_cp_does_under("022", comes, &cases.into_iter().flatten().collect::<Vec<_>>());
 }
 
 /// Names of one inode below several sources.

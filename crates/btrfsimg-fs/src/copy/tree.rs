@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::existing::{Existing, Meeting};
 use crate::lookup::{self, Place, file_beneath, find_entry};
 use crate::posix_acl::{ACCESS_XATTR, DEFAULT_XATTR};
+use crate::preserve::Modes;
 use crate::txn::Transaction;
 use crate::write::contents::truncate;
 use crate::write::create::{create, symlink};
@@ -288,6 +289,7 @@ impl<'c> Copier<'c> {
     ) -> Result<(), Fault> {
         let xattrs = self.xattrs(tx, from)?;
         let attributes = self.attributes(tx, inode);
+        let mode = attributes.mode;
         let made = match file_type {
             FileType::SYMLINK => {
                 let target = self.source.symlink_target(tx, from).map_err(Fault::Source)?;
@@ -299,6 +301,9 @@ impl<'c> Copier<'c> {
             Err(error @ Error::Invalid(_)) => return Err(Fault::Source(error)),
             made => made.map_err(Fault::Target)?,
         };
+        if self.options.preserve.mode == Modes::Default && file_type != FileType::SYMLINK {
+            self.set_default_mode(tx, place, mode).map_err(Fault::Target)?;
+        }
         self.note_links(from, inode, place);
         match file_type {
             FileType::REG_FILE => {
@@ -404,6 +409,12 @@ impl<'c> Copier<'c> {
             (a.uid, a.gid) = (inode.uid.get(), inode.gid.get());
         }
         a
+    }
+
+    /// Gives something new the mode of any new file: a default ACL of its directory says nothing of that.
+    fn set_default_mode(&self, tx: &mut Transaction<'_>, place: Place, mode: u32) -> Result<()> {
+        remove_xattr(tx, place, ACCESS_XATTR)?;
+        update_inode(tx, place, |copy| copy.mode = (copy.mode.get() & !0o777 | mode & 0o777).into())
     }
 
     /// Owner, mode and times, as the last thing that is done to a copy.

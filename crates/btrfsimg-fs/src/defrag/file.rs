@@ -150,6 +150,10 @@ impl FileCursor {
         if placement.has_raw_instead() || !self.is_worth_it(&window, placed.len(), disk, options) {
             let given_back = placed.into_iter().try_for_each(|(at, len)| tx.release_data(at, len));
             given_back.map_err(Failure::Fatal)?;
+            for old in window.iter().filter(|old| old.refs.is_none()) {
+                self.counts.shared += 1;
+                self.counts.shared_bytes += old.end - old.start;
+            }
             self.passed = Some(*last);
             return Ok(true);
         }
@@ -313,9 +317,9 @@ impl FileCursor {
         Ok((data, extents))
     }
 
-    /// Whether so many new extents of `new` bytes on disk are better: they take less on disk; or no more, and they are fewer; or they are of the
-    /// algorithm that is wanted, where the old ones are of another; or the file shares some that it is to have for
-    /// itself.
+    /// Whether so many new extents of `new` bytes on disk are better: they take less on disk; or no more, and they are
+    /// fewer; or they are of the algorithm that is wanted, where the old ones are of another; or the file shares some
+    /// that it is to have for itself.
     fn is_worth_it(&self, window: &[Old], extents: usize, new: u64, options: &Options) -> bool {
         let old = held(window);
         let changes_algorithm = window.iter().any(|o| ![0, self.wanted(o, options)].contains(&o.compression));

@@ -14,7 +14,7 @@ use super::{LeftOut, Shared};
 use crate::error::{Error, Result};
 use crate::lookup;
 use crate::posix_acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, is_acl};
-use crate::preserve::Preserve;
+use crate::preserve::{Modes, Preserve};
 use crate::read::{COMPRESSION_XATTR, Info};
 
 const SETID: u32 = 0o6000;
@@ -53,6 +53,14 @@ pub(super) fn set_on_fd(shared: &Shared<'_>, path: Spot<'_>, fd: BorrowedFd<'_>,
     Ok(())
 }
 
+/// Gives an open file or directory that is new the mode of any new one, where that is asked for: a default ACL of its directory
+/// took the place of the umask.
+pub(super) fn set_default_mode(shared: &Shared<'_>, fd: BorrowedFd<'_>, info: &Info) -> Result<()> {
+    let Some(mode) = shared.default_mode(info) else { return Ok(()) };
+    OnHost::Open(fd).remove(ACCESS_XATTR).map_err(failed("remove an ACL"))?;
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)).map_err(failed("set mode"))
+}
+
 /// The same for what cannot be opened: symlinks, fifos, sockets and devices.
 pub(super) fn set_on_name(
     shared: &Shared<'_>,
@@ -71,7 +79,12 @@ pub(super) fn set_on_name(
     // Xattrs have no call that takes a directory; its entry in /proc leads to it, and to nothing else.
     let mut by_proc = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
     by_proc.extend_from_slice(name);
-    let rights = set_xattrs(shared, path, info, &OnHost::Named(by_proc))?;
+    let on_host = OnHost::Named(by_proc);
+    let rights = set_xattrs(shared, path, info, &on_host)?;
+    if let Some(mode) = shared.default_mode(info).filter(|_| !is_symlink) {
+        on_host.remove(ACCESS_XATTR).map_err(failed("remove an ACL"))?;
+        set_mode_of_name(dir, name, mode)?;
+    }
     if !is_symlink {
         note_setid(shared, path, info);
     }
@@ -119,7 +132,8 @@ fn times(info: &Info) -> Timestamps {
 }
 
 fn note_setid(shared: &Shared<'_>, path: Spot<'_>, info: &Info) {
-    if info.mode() & SETID != 0 && !shared.options.setuid {
+    let is_wanted = shared.options.preserve.mode != Modes::Default;
+    if info.mode() & SETID != 0 && !shared.options.setuid && is_wanted {
         shared.left_out(&path.path(), LeftOut::Setuid, format!("mode {:04o}", info.mode() & 0o7777));
     }
 }
@@ -182,8 +196,9 @@ fn set_xattrs(shared: &Shared<'_>, path: Spot<'_>, info: &Info, target: &OnHost<
         };
         if is_acl(name) {
             if left_out(LeftOut::Acl)? && name == ACCESS_XATTR {
-                let alone = Acl::parse(value).ok().flatten().map_or(0o700, |acl| acl.mode_alone());
-                rights = !0o777 | alone;
+                // One without entries says nothing; of one that cannot be read nobody else gets anything.
+                let alone = Acl::parse(value).map(|acl| acl.map_or(0o777, |acl| acl.mode_alone()));
+                rights = !0o777 | alone.unwrap_or(0o700);
             }
         } else if name == COMPRESSION_XATTR {
             left_out(LeftOut::BtrfsXattr)?;

@@ -165,6 +165,9 @@ impl DirState {
         if let Some(mode) = self.narrow_mode.filter(|_| !preserve.keeps_mode()) {
             rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)).map_err(failed("set mode"))?;
         }
+        if self.origin == Origin::Made {
+            attributes::set_default_mode(shared, fd, &self.source.info())?;
+        }
         let takes_attributes = match self.origin {
             Origin::Made => true,
             Origin::Found => preserve.changes_existing(),

@@ -20,6 +20,13 @@ pub(super) fn failed(action: &'static str) -> impl FnOnce(Errno) -> Error {
     move |errno| Error::io(action)(errno.into())
 }
 
+/// The umask of this process, which the system tells of without a change to it.
+pub(super) fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    umask.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o022)
+}
+
 /// Opens the directory that is copied into. It is the user's own path: its symlinks are followed.
 pub(super) fn open_target(dir: &Path) -> Result<OwnedFd> {
     rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())

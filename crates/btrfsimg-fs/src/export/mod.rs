@@ -32,7 +32,7 @@ use crossbeam_channel::bounded;
 use crate::error::{Error, Result};
 use crate::existing::Existing;
 use crate::lookup::Place;
-use crate::preserve::Preserve;
+use crate::preserve::{Modes, Preserve};
 use crate::read::{Filesystem, Info, Loss, Segments};
 
 use feed::Feed;
@@ -173,6 +173,7 @@ struct Shared<'a> {
     report: &'a (dyn Fn(Report<'_>) + Sync),
     /// The top of the tree that is copied to: what symlinks that stand in it may not lead out of. None for a single file.
     top: OnceLock<OwnedFd>,
+    umask: u32,
     files: AtomicU64,
     bytes: AtomicU64,
     failed: AtomicU64,
@@ -183,6 +184,12 @@ impl Shared<'_> {
     /// The segments of a file, of a broken one as far as they can be read.
     fn segments(&self, info: &Info) -> Segments {
         if self.options.salvage { Segments::salvage(self.fs, info) } else { Segments::new(info) }
+    }
+
+    /// The permissions of what is new, where they are those of any new file.
+    fn default_mode(&self, info: &Info) -> Option<u32> {
+        let preserve = &self.options.preserve;
+        (preserve.mode == Modes::Default).then(|| preserve.creation_mode(info.mode()) & !self.umask)
     }
 
     fn fail(&self, path: &[u8], error: Error) {
@@ -245,6 +252,7 @@ pub fn copy_out(
         options,
         report,
         top: OnceLock::new(),
+        umask: host::umask(),
         files: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
         failed: AtomicU64::new(0),

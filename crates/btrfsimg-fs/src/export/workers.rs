@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::{Receiver, Sender};
 
 use super::Shared;
-use super::attributes::{set_on_fd, set_property};
+use super::attributes::{set_default_mode, set_on_fd, set_property};
 use super::dirs::Dir;
 use super::host::{self, failed};
 use crate::error::Result;
@@ -170,6 +170,9 @@ fn finish(
 ) -> Result<()> {
     if info.size() != filled {
         rustix::fs::ftruncate(fd, info.size()).map_err(failed("set length"))?;
+    }
+    if is_new {
+        set_default_mode(shared, fd.as_fd(), info)?;
     }
     if is_new || shared.options.preserve.changes_existing() {
         set_on_fd(shared, dir.state.node.spot(name), fd.as_fd(), info)?;

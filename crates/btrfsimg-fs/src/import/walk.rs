@@ -18,7 +18,8 @@ use super::options::{Failure, Options};
 use super::xattrs::SourceXattrs;
 use crate::error::Result;
 use crate::lookup::Place;
-use crate::posix_acl::Acl;
+use crate::posix_acl::{ACCESS_XATTR, Acl};
+use crate::preserve::Modes;
 use crate::txn::Transaction;
 use crate::write::inode::{Attributes, Inherited, Xattr};
 
@@ -376,7 +377,7 @@ impl<'o> Walker<'o> {
     ) {
         self.note_link(&stat, ino, 1);
         self.settle_attributes(&mut stat.attributes, tx);
-        let acls = stat.attributes.inherit_access(inherited);
+        let acls = self.inherit_access(&mut stat.attributes, inherited);
         let property = stat.attributes.inherit(inherited);
         self.queue.push_back(Node {
             dir: dir.clone(),
@@ -390,6 +391,18 @@ impl<'o> Walker<'o> {
             acls,
             default_acl: inherited.default_acl.clone(),
         });
+    }
+
+    /// What something new inherits of rights, as ACLs. Where it has the mode of any new file, a default ACL says nothing of
+    /// that: cp(1) sets it in the end.
+    fn inherit_access(&self, new: &mut Attributes, parent: &Inherited) -> Vec<Xattr> {
+        let mode = new.mode;
+        let mut acls = new.inherit_access(parent);
+        if self.options.preserve.mode == Modes::Default {
+            new.mode = new.mode & !0o777 | mode & 0o777;
+            acls.retain(|(name, _)| name != ACCESS_XATTR);
+        }
+        acls
     }
 
     /// Notes that an entry is the inode `ino` in the image, which has `nlink` names there.

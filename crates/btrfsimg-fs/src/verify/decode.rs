@@ -145,8 +145,14 @@ impl Decoded {
             }
             stream
         };
-        let index = usage.index(claim.at).filter(|index| usage.extents[*index].len == claim.len);
-        if let Some(index) = index {
+        let before = usage.extents.partition_point(|extent| extent.start <= claim.at).checked_sub(1);
+        if let Some((index, extent)) = before.map(|index| (index, &usage.extents[index]))
+            && extent.end() > claim.at
+        {
+            // A part of another extent is an error by itself, whatever comes out of it.
+            if (extent.start, extent.len) != (claim.at, claim.len) {
+                return Stream::new(claim.algorithm, None, false);
+            }
             let stream = *self.known[index].get_or_init(work);
             if stream.is_of(claim.algorithm) {
                 return stream;

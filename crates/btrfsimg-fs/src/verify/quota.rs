@@ -46,7 +46,7 @@ impl QuotaTree {
                     self.infos.push((item.key.offset, info, place));
                 }
             }
-            // The member has the lower number, as its level is lower.
+            // The member has the lower number: as a rule its level is lower.
             KeyType::QGROUP_RELATION if item.key.objectid <= item.key.offset => {
                 self.members.push((item.key.offset, item.key.objectid));
             }

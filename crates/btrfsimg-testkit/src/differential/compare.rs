@@ -49,18 +49,18 @@ struct Shown {
     readonly: Vec<String>,
 }
 
-/// Mounts both, compares all.
+/// Mounts both, compares all. `kernel_on_both`: the kernel has changed the trial image as well.
 ///
 /// # Errors
 /// The differences; what cannot be mounted or read.
-pub fn images(reference: &Path, trial: &Path) -> Result<()> {
+pub fn images(reference: &Path, trial: &Path, kernel_on_both: bool) -> Result<()> {
     let expect = shown(reference).context("the kernel's image")?;
     let found = shown(trial).context("the trial image")?;
     let mut differences = Vec::new();
     for (path, entry) in &expect.entries {
         match found.entries.get(path) {
             None => differences.push(format!("{}: missing", path.escape_ascii())),
-            Some(other) => entry.differences(other, path, &mut differences),
+            Some(other) => entry.differences(other, path, kernel_on_both, &mut differences),
         }
     }
     for path in found.entries.keys().filter(|path| !expect.entries.contains_key(*path)) {
@@ -75,7 +75,7 @@ pub fn images(reference: &Path, trial: &Path) -> Result<()> {
 }
 
 impl Entry {
-    fn differences(&self, other: &Entry, path: &[u8], out: &mut Vec<String>) {
+    fn differences(&self, other: &Entry, path: &[u8], kernel_on_both: bool, out: &mut Vec<String>) {
         let mut differ = |what: &str, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
             let (a, b) = (format!("{a:?}"), format!("{b:?}"));
             if a != b {
@@ -92,8 +92,11 @@ impl Entry {
         differ("contents", &self.contents, &other.contents);
         differ("subvolume", &self.is_subvolume, &other.is_subvolume);
         differ("link of", &self.link_of, &other.link_of);
-        // The kernel sets NOCOMPRESS by itself, and shows COMPRESS no more then.
-        if other.nocompress || !self.nocompress {
+        // The kernel sets NOCOMPRESS by itself, and shows COMPRESS no more then. Whether it does so for an image depends on
+        // what is in memory.
+        let by_itself = self.nocompress && !other.nocompress;
+        let on_the_other = kernel_on_both && other.nocompress && !self.nocompress;
+        if !(by_itself || on_the_other) {
             differ("NOCOMPRESS", &self.nocompress, &other.nocompress);
             differ("flags", &self.flags, &other.flags);
         }

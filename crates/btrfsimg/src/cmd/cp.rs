@@ -70,7 +70,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, require_equals = true,
           default_missing_value = "mode,ownership,timestamps")]
     preserve: Vec<Kept>,
-    /// Of what -p, -a and --preserve keep, not these
+    /// Of what -p, -a and --preserve keep, not these; without the mode, what is new has that of any new file
     #[arg(long, value_name = "LIST", value_delimiter = ',', require_equals = true)]
     no_preserve: Vec<Kept>,
     /// Keep all: -r -p, hard links, devices, xattrs

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::Result;
 use btrfsimg_fs::Error;
@@ -46,10 +47,12 @@ pub(super) fn run(args: &Args, ui: &Ui) -> Result<()> {
     let addresses = args.image.addresses(&args.paths)?;
     let (mut documents, mut listed) = (Vec::new(), false);
     // Extents are shared within an image.
-    let mut counts: BTreeMap<PathBuf, CompressionCount> = BTreeMap::new();
+    let mut counts: BTreeMap<(u64, u64), CompressionCount> = BTreeMap::new();
     args.image.for_each(&addresses, ui, |image, address| {
         let top = image.resolve(&address.path, true)?;
-        let count = counts.entry(address.image.clone()).or_default();
+        // By whatever name it is given.
+        let file = fs::metadata(&address.image).map_err(Error::io(address.image.display().to_string()))?;
+        let count = counts.entry((file.dev(), file.ino())).or_default();
         let mut lister = Lister { args, ui, address, directories: Vec::new(), listed };
         let usage = count.add(&image.fs, top, args.depth, &mut lister)?;
         listed = lister.listed;
