@@ -25,6 +25,11 @@ pub(crate) use time::{iso_time, list_time, parse_stamp, parse_time, second};
 /// The version of the JSON schema, in every document.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 
+/// Writes a line to standard error. Where nobody reads that, the command goes on: its exit code tells.
+fn say(message: &str) {
+    let _ = io::stderr().write_all(format!("btrfsimg: {message}\n").as_bytes());
+}
+
 /// The JSON that was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Json {
@@ -70,20 +75,20 @@ impl Ui {
     /// Prints something that the user may want to know; not with `-q`.
     pub(crate) fn note(&self, message: &str) {
         if !self.global.quiet {
-            eprintln!("btrfsimg: note: {message}");
+            say(&format!("note: {message}"));
         }
     }
 
     /// Prints something that was left undone, and is no failure; not with `-q`.
     pub(crate) fn warn(&self, message: &str) {
         if !self.global.quiet {
-            eprintln!("btrfsimg: warning: {message}");
+            say(&format!("warning: {message}"));
         }
     }
 
     /// Prints a failure behind which the command goes on, and remembers its exit code.
     pub(crate) fn fail(&self, message: &str, code: u8) {
-        eprintln!("btrfsimg: {message}");
+        say(message);
         self.remember(code);
     }
 

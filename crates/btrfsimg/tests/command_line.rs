@@ -119,6 +119,25 @@ fn an_option_may_be_given_twice_and_the_last_value_counts() {
     assert!(ran.text().contains("\"size\": 9"), "{}", ran.text());
 }
 
+/// Nobody reads what went wrong: the rest is done, and the exit code tells.
+#[test]
+fn standard_error_may_be_gone() {
+    let lab = lab();
+    for stderr in ["2>/dev/full", "2>&-", "2> >(true)"] {
+        let ls = format!("\"$0\" ls s.img:/none s.img:/f {stderr}; echo $?");
+        let cp =
+            format!("mkdir out; \"$0\" cp s.img:/none s.img:/f out {stderr}; echo $?; ls out; rm -r out");
+        let script = format!("{ls}; {cp}");
+        let shell = std::process::Command::new("bash")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_btrfsimg")])
+            .current_dir(lab.dir.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(shell.stdout).unwrap();
+        assert_eq!(said, "/f\n1\n1\nf\n", "{stderr}");
+    }
+}
+
 #[test]
 fn messages_name_the_object_and_the_way_out() {
     let lab = lab();

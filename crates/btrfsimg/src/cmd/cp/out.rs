@@ -38,7 +38,10 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
     let through = if to_is_dir { Through::find(from, to) } else { Through::default() };
     let mut links: (Option<PathBuf>, Links) = Default::default();
     let open = |image: &Path| match args.salvage {
-        true => args.image.salvage(image, ui, |_| crate::exit::FAILED),
+        true => args.image.salvage(image, ui, |fault| match fault {
+            Error::Unsupported(_) => crate::exit::UNSUPPORTED,
+            _ => crate::exit::FAILED,
+        }),
         false => args.image.open(image, ui),
     };
     args.image.for_each_opened(from, ui, open, |image, address| {
