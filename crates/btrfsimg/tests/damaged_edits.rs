@@ -31,6 +31,16 @@ const EDITS: [&[&str]; 5] = [
     &["subvol", "delete", "I:/snap"],
 ];
 
+/// What follows from a fault where the edit comes upon it, and what only somebody sees who counts all references, or reads
+/// what the edit does not: an extent with too many references stays when its last file goes, a file in the place of a
+/// directory keeps a name of what was in it, and behind an extent's true end checksums are another's.
+const FOLLOWS: [(&str, &str); 4] = [
+    ("extent-item-refs", "XR-04"),
+    ("extent-ref-count", "XR-04"),
+    ("dir-item-in-file", "LK-02"),
+    ("file-extent-disk-num-bytes", "CS-06"),
+];
+
 /// The rules that `verify` finds broken; none of an image that it cannot read.
 fn broken_rules(image: &str) -> BTreeSet<String> {
     let ran = run(&["verify", "--json", image]);
@@ -52,7 +62,9 @@ fn edit_with(fault: &str, dir: &Path, worse: &Mutex<Vec<String>>) -> bool {
         let words: Vec<_> = edit.iter().map(|word| word.replacen("I:", &format!("{copy}:"), 1)).collect();
         let ran = run(&words);
         assert!([0, 1, 3, 4].contains(&ran.code), "{fault}: {edit:?}: {} {}", ran.code, ran.stderr);
-        let new: Vec<_> = broken_rules(&copy).difference(&before).cloned().collect();
+        let follows = |rule: &&String| FOLLOWS.contains(&(fault, rule.as_str()));
+        let new: Vec<_> =
+            broken_rules(&copy).difference(&before).filter(|rule| !follows(rule)).cloned().collect();
         if !new.is_empty() {
             worse
                 .lock()

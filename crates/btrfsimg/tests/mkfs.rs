@@ -90,7 +90,13 @@ fn all_four_times_come_along() {
     let dump = dump_tree(&image, &["-t", "5"]).unwrap();
     for (ino, stat) in [(257, &before[0]), (256, &before[1])] {
         let item = dump.split(&format!("key ({ino} INODE_ITEM 0) itemoff")).nth(1).unwrap();
-        let times: Vec<String> = ["atime", "ctime", "mtime", "otime"].map(|t| field(item, t)).into();
+        // The dump has nanoseconds as a plain number.
+        let time = |name| {
+            let (seconds, nanoseconds) =
+                field(item, name).split_once('.').map(|(s, n)| (s.to_owned(), n.to_owned())).unwrap();
+            format!("{seconds}.{nanoseconds:0>9}")
+        };
+        let times: Vec<String> = ["atime", "ctime", "mtime", "otime"].map(time).into();
         let stat: Vec<&str> = stat.split_whitespace().collect();
         assert_eq!(times, stat, "inode {ino}");
     }
