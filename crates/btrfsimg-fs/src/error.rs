@@ -137,6 +137,23 @@ impl Error {
         }
     }
 
+    /// The same of the root of a tree, in whose place one of `generation` serves.
+    pub(crate) fn read_by(self, generation: Option<u64>) -> Error {
+        let generation =
+            generation.map_or_else(|| "an older generation".to_owned(), |g| format!("generation {g}"));
+        self.and(&format!("; read as of {generation}: what was changed later is missing"))
+    }
+
+    /// The same with what follows from it.
+    pub(crate) fn and(mut self, consequence: &str) -> Error {
+        match &mut self {
+            Error::Io { what, .. } => what.push_str(consequence),
+            Error::Corrupt(corrupt) => corrupt.violation.reason.push_str(consequence),
+            _ => {}
+        }
+        self
+    }
+
     /// A full image, size unknown.
     pub fn no_space(what: impl Into<String>) -> Error {
         Error::NoSpace { what: what.into(), needed: None }

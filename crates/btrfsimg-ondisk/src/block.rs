@@ -10,7 +10,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::check::{self, BlockContext, View, Violation};
 use crate::items::disk_struct;
-use crate::{DiskKey, HEADER_LEN, ITEM_HEADER_LEN, KEY_PTR_LEN, Key, KeyType, Logical, RootItem, objectid};
+use crate::{
+    DiskKey, HEADER_LEN, ITEM_HEADER_LEN, InodeItem, KEY_PTR_LEN, Key, KeyType, Logical, RootItem, objectid,
+};
 
 disk_struct! {
     /// Header of every tree block.
@@ -220,6 +222,12 @@ impl FramedBlock {
     pub fn root_item(&self, slot: usize) -> Option<RootItem> {
         let item = self.raw_item(slot)?.ok()?;
         (item.key.key_type == KeyType::ROOT_ITEM).then(|| RootItem::parse(item.data))?
+    }
+
+    /// The INODE_ITEM at `slot` of a leaf, whatever its own check says of it: for a salvage.
+    pub fn inode_item(&self, slot: usize) -> Option<InodeItem> {
+        let item = self.raw_item(slot)?.ok()?;
+        (item.key.key_type == KeyType::INODE_ITEM).then(|| InodeItem::read_from_bytes(item.data).ok())?
     }
 
     /// Judges every item, by the kernel's rules and, if `strict`, by those of [`crate::check_strict`] too; reports

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
 mod common;
+#[path = "common/salvaged.rs"]
+mod salvaged;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,40 +12,7 @@ use std::path::{Path, PathBuf};
 use btrfsimg_testkit::oracle::Oracle;
 use btrfsimg_testkit::rng::Rng;
 use common::{Lab, edit_items, find_sectors, item_types, overwrite, run, sh};
-
-const NODESIZE: usize = 16384;
-
-/// Blocks of the image file that belong to this file system, with the tree that their header names, written now or
-/// once: offset and bytes.
-fn blocks(image: &Path, tree: u64) -> Vec<(u64, Vec<u8>)> {
-    let bytes = fs::read(image).unwrap();
-    let fsid = &bytes[65536 + 32..65536 + 48];
-    (0..bytes.len() - NODESIZE)
-        .step_by(4096)
-        .filter(|at| bytes[at + 32..at + 48] == *fsid && bytes[at + 88..at + 96] == tree.to_le_bytes())
-        .map(|at| (at as u64, bytes[at..at + NODESIZE].to_vec()))
-        .collect()
-}
-
-fn salvage(lab: &Lab) -> (common::Ran, PathBuf) {
-    let out = lab.host("out");
-    fs::create_dir(&out).unwrap();
-    let ran = run(&["cp", "-r", "--salvage", &lab.at("/"), out.to_str().unwrap()]);
-    (ran, out)
-}
-
-/// All regular files below `dir`: path and contents.
-fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
-        match entry.file_type().unwrap() {
-            t if t.is_dir() => found.extend(files(&entry.path())),
-            t if t.is_file() => _ = found.insert(entry.path(), fs::read(entry.path()).unwrap()),
-            _ => {}
-        }
-    }
-    found
-}
+use salvaged::{NODESIZE, blocks, files, salvage};
 
 #[test]
 fn a_sound_image_comes_out_whole_and_without_complaint() {
@@ -282,6 +251,8 @@ fn an_older_root_serves_where_the_newest_is_gone() {
     let (ran, out) = salvage(&lab);
     let ran = ran.expect(1);
     assert!(ran.stderr.contains("k.img: corrupt"), "{}", ran.stderr);
+    let older = "what was changed later is missing";
+    assert!(ran.stderr.contains("read as of generation") && ran.stderr.contains(older), "{}", ran.stderr);
     assert_eq!(fs::read(out.join("old")).unwrap(), b"old\n");
 }
 

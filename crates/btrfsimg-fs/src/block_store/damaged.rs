@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use btrfsimg_ondisk::{BackupRoot, ParentExpectation, block_group_flags as bg, objectid};
+use btrfsimg_ondisk::{block_group_flags as bg, objectid};
 
+use super::page::Salvage;
 use super::superblock::{check_devices, read_damaged_superblock};
-use super::{BlockStore, backup_roots, chunk_root, root_at};
+use super::{BlockStore, Root, backup_roots, chunk_root, root_at};
 use crate::chunk_map::Chunk;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -20,6 +21,7 @@ impl BlockStore {
     pub fn open_damaged(device: Arc<dyn Device>, fault: &mut dyn FnMut(Error)) -> Result<BlockStore> {
         let superblock = read_damaged_superblock(&*device, fault)?;
         let mut store = BlockStore::blank(device, superblock)?;
+        store.salvage = Some(Salvage::default());
         let mut tolerate = |e| {
             fault(e);
             Ok(())
@@ -32,17 +34,26 @@ impl BlockStore {
             let (at, generation) = (b.chunk_root.get(), b.chunk_root_gen.get());
             root_at(objectid::CHUNK_TREE, at, generation, b.chunk_root_level)
         });
-        for (at, expect) in [chunk_root(&superblock)].into_iter().chain(roots) {
-            match store.read_block(at, &expect) {
-                Ok(_) => {
-                    store.load_chunk_tree((at, expect), &mut tolerate)?;
-                    break;
-                }
-                Err(e) => tolerate(e)?,
-            }
-        }
+        let own = chunk_root(&superblock);
+        let chosen = store.choose_root(Ok(own), roots, &mut |e| _ = tolerate(e));
+        chosen.and_then(|root| store.load_chunk_tree(root, &mut tolerate)).or_else(&mut tolerate)?;
         store.leave_out_other_devices();
-        store.choose_tree_root(&backups, fault)?;
+        let roots = backups.iter().map(|b| {
+            let (at, generation) = (b.tree_root.get(), b.tree_root_gen.get());
+            root_at(objectid::ROOT_TREE, at, generation, b.tree_root_level)
+        });
+        let own = root_at(
+            objectid::ROOT_TREE,
+            superblock.root.get(),
+            superblock.generation.get(),
+            superblock.root_level,
+        );
+        let chosen = store.choose_root(Ok(own), roots, fault)?;
+        if let Some(used) = backups.iter().find(|b| chosen.0 != own.0 && b.tree_root.get() == chosen.0.0) {
+            store.superblock.root = used.tree_root;
+            store.superblock.root_level = used.tree_root_level;
+            store.superblock.generation = used.tree_root_gen;
+        }
         Ok(store)
     }
 
@@ -60,32 +71,35 @@ impl BlockStore {
         }
     }
 
-    /// Takes the newest root of the root tree that can be read as the one of the superblock: its own also where some
-    /// items in it are bad, and where no other can be read also one of another generation.
-    fn choose_tree_root(&mut self, backups: &[BackupRoot], fault: &mut dyn FnMut(Error)) -> Result<()> {
-        let sb = &self.superblock;
-        let (at, expect) = root_at(objectid::ROOT_TREE, sb.root.get(), sb.generation.get(), sb.root_level);
-        let Err(first) = self.read_block(at, &expect) else { return Ok(()) };
-        if self.framed(at, &expect).is_some() {
-            fault(first);
-            return Ok(());
+    /// The root by which a tree is read best: its own as far as it can be read, else the first of `older` that is sound,
+    /// else its own of another generation. What is wrong with its own goes to `fault`.
+    ///
+    /// # Errors
+    /// What is wrong with its own, where none can be read.
+    pub fn choose_root(
+        &self,
+        own: Result<Root>,
+        mut older: impl Iterator<Item = Root>,
+        fault: &mut dyn FnMut(Error),
+    ) -> Result<Root> {
+        let own = own.and_then(|own| Ok((own, self.page(own.0, &own.1)?)));
+        if let Ok((root, page)) = &own
+            && page.is_of_generation()
+        {
+            // What makes all of it doubtful is told of with the other blocks.
+            page.fault().filter(|_| page.doubt().is_none()).into_iter().for_each(|e| fault(e.again()));
+            return Ok(*root);
         }
-        for b in backups {
-            let (root, generation) = (b.tree_root.get(), b.tree_root_gen.get());
-            let (at, expect) = root_at(objectid::ROOT_TREE, root, generation, b.tree_root_level);
-            if self.read_block(at, &expect).is_ok() {
-                fault(first);
-                self.superblock.root = b.tree_root;
-                self.superblock.root_level = b.tree_root_level;
-                self.superblock.generation = b.tree_root_gen;
-                return Ok(());
-            }
+        let Some(older) = older.find(|(at, expect)| self.read_block(*at, expect).is_ok()) else {
+            return own.map(|(root, _)| root);
+        };
+        let error = own.map_or_else(Some, |(root, page)| {
+            self.forget_doubt(root.0);
+            page.fault().map(Error::again)
+        });
+        if let Some(error) = error {
+            fault(error.read_by(older.1.generation));
         }
-        let any_generation = ParentExpectation { generation: None, ..expect };
-        if self.framed(at, &any_generation).is_some() {
-            fault(first);
-            return Ok(());
-        }
-        Err(first)
+        Ok(older)
     }
 }

@@ -1,22 +1,26 @@
 //! Tree blocks and data by logical address, from whichever copy is sound.
 
 mod damaged;
+mod leaves;
+mod page;
 mod superblock;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use btrfsimg_ondisk::{
-    BlockContext, FramedBlock, Key, Logical, ParentExpectation, Physical, Superblock, TreeBlock, objectid,
-    sys_chunks,
+    BlockContext, Key, Logical, ParentExpectation, Physical, Superblock, TreeBlock, objectid, sys_chunks,
 };
 use rustc_hash::FxHashMap;
 
+pub use leaves::Leaf;
+pub use page::Page;
 pub use superblock::backup_roots;
 
 use crate::chunk_map::{Chunk, ChunkMap, Place};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use page::Salvage;
 use superblock::{check_devices, read_superblock};
 
 /// The blocks of an open file system.
@@ -30,6 +34,8 @@ pub struct BlockStore {
     blocks_written: AtomicU64,
     /// Set from outside to stop.
     stop: Option<Arc<AtomicBool>>,
+    /// Of what may be broken: reading goes on behind faults.
+    salvage: Option<Salvage>,
 }
 
 /// Recently read blocks, in two generations: when the young one is full it becomes the old one.
@@ -116,36 +122,26 @@ impl BlockStore {
             blocks_read: AtomicU64::new(0),
             blocks_written: AtomicU64::new(0),
             stop: None,
+            salvage: None,
         })
     }
 
     /// Adds the chunks of the chunk tree; goes on behind what `fault` takes.
-    fn load_chunk_tree(
-        &mut self,
-        root: (Logical, ParentExpectation),
-        fault: &mut dyn FnMut(Error) -> Result<()>,
-    ) -> Result<()> {
-        let (mut found, mut last) = (Vec::new(), None);
-        let mut todo = vec![root];
-        while let Some((at, expect)) = todo.pop() {
-            let in_order = expect.first_key.map_or(Ok(()), |key| check_order(last, key, at));
-            let block = match in_order.and_then(|()| self.read_block(at, &expect)) {
-                Ok(block) => block,
-                Err(e) => {
-                    last = last.max(expect.first_key);
-                    fault(e)?;
-                    continue;
-                }
+    fn load_chunk_tree(&mut self, root: Root, fault: &mut dyn FnMut(Error) -> Result<()>) -> Result<()> {
+        let mut found = Vec::new();
+        self.leaves(objectid::CHUNK_TREE, &root, &Key::MIN, &Key::MAX, &mut |leaf| {
+            let (page, slots) = match leaf {
+                Ok(leaf) => leaf,
+                Err(e) => return fault(e).map(|()| true),
             };
-            if block.is_leaf() {
-                found.extend(block.items().filter_map(|i| Chunk::parse_item(&i)));
-                last = block.nritems().checked_sub(1).map(|slot| block.key(slot)).or(last);
-            } else {
-                // The first one on top.
-                let slots = (0..block.nritems()).rev();
-                todo.extend(slots.map(|slot| child_expectation(&block, slot, objectid::CHUNK_TREE)));
+            // What makes all of it doubtful is told of with the other blocks.
+            if let Some(e) = page.fault().filter(|_| page.doubt().is_none()) {
+                fault(e.again())?;
             }
-        }
+            let items = slots.filter_map(|slot| page.item(slot, objectid::CHUNK_TREE, self).ok());
+            found.extend(items.filter_map(|item| Chunk::parse_item(&item)));
+            Ok(true)
+        })?;
         for chunk in found {
             self.chunks.remove(chunk.start);
             self.chunks.insert(chunk).or_else(&mut *fault)?;
@@ -197,24 +193,6 @@ impl BlockStore {
         }
         Err(first_error
             .unwrap_or_else(|| Error::corrupt("CH-02", format!("chunk of {logical} has no stripes"))))
-    }
-
-    /// The first copy of a block with a sound frame, whatever its items are.
-    pub fn framed(&self, logical: Logical, expect: &ParentExpectation) -> Option<FramedBlock> {
-        for copy in 0.. {
-            let mut bytes = vec![0; self.ctx.nodesize].into_boxed_slice();
-            match self.read_data(logical, &mut bytes, copy) {
-                Ok(true) => {}
-                Ok(false) => break,
-                // A copy that cannot be read may be the last one: a next one says so.
-                Err(Error::Io { .. }) => continue,
-                Err(_) => break,
-            }
-            if let Ok(block) = FramedBlock::parse(bytes, logical, &self.ctx, expect) {
-                return Some(block);
-            }
-        }
-        None
     }
 
     fn read_copy(&self, logical: Logical, at: Physical, expect: &ParentExpectation) -> Result<TreeBlock> {
@@ -306,7 +284,10 @@ impl BlockStore {
 }
 
 /// Where the root of a tree is, and what it must be.
-fn root_at(tree: u64, at: u64, generation: u64, level: u8) -> (Logical, ParentExpectation) {
+pub type Root = (Logical, ParentExpectation);
+
+/// The root of `tree` as a superblock has it.
+pub fn root_at(tree: u64, at: u64, generation: u64, level: u8) -> Root {
     let expect = ParentExpectation {
         level: Some(level),
         generation: Some(generation),
@@ -316,7 +297,7 @@ fn root_at(tree: u64, at: u64, generation: u64, level: u8) -> (Logical, ParentEx
     (Logical(at), expect)
 }
 
-fn chunk_root(sb: &Superblock) -> (Logical, ParentExpectation) {
+fn chunk_root(sb: &Superblock) -> Root {
     let generation = sb.chunk_root_generation.get();
     root_at(objectid::CHUNK_TREE, sb.chunk_root.get(), generation, sb.chunk_root_level)
 }

@@ -149,7 +149,7 @@ impl Walker<'_> {
         if !matches!(there, Err(Errno::NOENT)) {
             return None;
         }
-        let info = self.shared.fs.salvage_info(parent, FileType::DIR).0;
+        let info = self.shared.fs.salvage_info(parent, FileType::DIR).info;
         let dir = Dir::again(fd, info, node.clone()).ok()?;
         names.insert(name.to_vec());
         Some(dir)

@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::existing::Existing;
 use crate::lookup::Place;
 use crate::preserve::{Modes, Preserve};
-use crate::read::{Filesystem, Info, Loss, Segments};
+use crate::read::{Filesystem, Info, Loss, Salvaged, Segments};
 
 use feed::Feed;
 pub use links::Links;
@@ -114,8 +114,15 @@ pub enum Report<'a> {
         /// Whether the path is the one that the inode itself says it has; else it is one in `lost+found`.
         is_home: bool,
     },
-    /// A tree block is of another generation than what points to it says; its contents were taken as they are.
-    Stale {
+    /// It was copied as far as it is known: what says what it is cannot be read, or not be trusted.
+    InPart {
+        /// In the image.
+        path: &'a [u8],
+        /// Why.
+        error: Error,
+    },
+    /// A tree block breaks rules, or is older or newer than the rest; what is in it was read as it is.
+    Block {
         /// What is wrong with it.
         error: Error,
     },
@@ -201,6 +208,14 @@ impl Shared<'_> {
         self.damaged.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Reports what makes a copy doubtful, if anything does.
+    fn in_part(&self, path: &[u8], doubt: Option<Error>) {
+        if let Some(error) = doubt {
+            self.count_damaged();
+            (self.report)(Report::InPart { path, error });
+        }
+    }
+
     /// Reports what is wrong with one file.
     fn damaged(&self, path: &[u8], losses: Vec<Loss>) {
         if losses.is_empty() {
@@ -233,9 +248,9 @@ pub fn copy_out(
     links: &mut Links,
     report: &(dyn Fn(Report<'_>) + Sync),
 ) -> Result<Summary> {
-    let (info, fault) = match options.salvage {
+    let Salvaged { info, doubt } = match options.salvage {
         true => fs.salvage_info(source, FileType::DIR),
-        false => (fs.info(source)?, None),
+        false => Salvaged { info: fs.info(source)?, doubt: None },
     };
     let shown = String::from_utf8_lossy(path);
     if info.is_dir() && !options.recursive {
@@ -258,9 +273,7 @@ pub fn copy_out(
         failed: AtomicU64::new(0),
         damaged: AtomicU64::new(0),
     };
-    if let Some(error) = fault {
-        shared.fail(path, error);
-    }
+    shared.in_part(path, doubt);
     let workers = feed::workers(options.workers);
     let mut summary = thread::scope(|scope| {
         let (work, to_do) = bounded::<Todo>(workers);
@@ -271,9 +284,9 @@ pub fn copy_out(
         drop(to_do);
         Walker::new(&shared, target, path, Feed::new(&shared, work, workers), links).run(&info, name)
     })?;
-    for error in fs.take_stale() {
+    for error in fs.store().take_doubtful() {
         shared.failed.fetch_add(1, Ordering::Relaxed);
-        report(Report::Stale { error });
+        report(Report::Block { error });
     }
     summary.files = shared.files.into_inner();
     summary.bytes = shared.bytes.into_inner();

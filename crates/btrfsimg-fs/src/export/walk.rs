@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::existing::Existing;
 use crate::lookup::{self, Place};
 use crate::open_files;
-use crate::read::Info;
+use crate::read::{Info, Salvaged};
 
 /// Directories of the walk that stay open, at most: the ones nearest to where it is.
 const OPEN_LEVELS: usize = 48;
@@ -266,10 +266,8 @@ impl<'a> Walker<'a> {
         let info = match self.shared.options.salvage {
             false => self.shared.fs.info(place)?,
             true => {
-                let (info, fault) = self.shared.fs.salvage_info(place, file_type);
-                if let Some(e) = fault {
-                    self.shared.fail(&dir.state.node.path_of(name), e);
-                }
+                let Salvaged { info, doubt } = self.shared.fs.salvage_info(place, file_type);
+                self.shared.in_part(&dir.state.node.path_of(name), doubt);
                 info
             }
         };

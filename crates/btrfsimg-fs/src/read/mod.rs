@@ -13,10 +13,9 @@ mod segments;
 mod stream;
 mod view;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use btrfsimg_ondisk::{Logical, Superblock, objectid};
+use btrfsimg_ondisk::{Superblock, objectid};
 use rustc_hash::FxHashMap;
 
 use crate::block_store::BlockStore;
@@ -28,6 +27,7 @@ use crate::tree::TreeRoot;
 pub use crate::lookup::{Loss, Segment, SegmentKind, Segments};
 pub use file::{FileReader, Part};
 pub use info::{COMPRESSION_XATTR, Info};
+pub use salvage::Salvaged;
 pub use segments::SegmentReader;
 pub use stream::{Piece, stream_file};
 
@@ -36,8 +36,6 @@ pub struct Filesystem {
     store: BlockStore,
     /// Roots of trees looked up so far: every lookup in a tree starts at its root.
     roots: Mutex<FxHashMap<u64, TreeRoot>>,
-    /// Of a salvage: the blocks that were taken though they are of another generation than the pointer says.
-    stale: Option<Mutex<BTreeMap<Logical, Error>>>,
 }
 
 impl Filesystem {
@@ -46,7 +44,7 @@ impl Filesystem {
     /// # Errors
     /// `NotBtrfs`, `Corrupt`, `Unsupported` (features and profiles by name), `Io`.
     pub fn open(device: Arc<dyn Device>) -> Result<Filesystem> {
-        Ok(Filesystem { store: BlockStore::open(device)?, roots: Mutex::default(), stale: None })
+        Ok(Filesystem { store: BlockStore::open(device)?, roots: Mutex::default() })
     }
 
     /// The superblock.

@@ -1,6 +1,6 @@
 //! Reading what is broken: older roots, bytes whose checksum is wrong, inodes without an item.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use btrfsimg_ondisk::{BackupRoot, FileType, InodeItem, Key, KeyType, Logical, objectid};
 
@@ -10,11 +10,20 @@ use super::{Filesystem, Info, Loss, Segment, SegmentKind, SegmentReader};
 use crate::block_store::{BlockStore, backup_roots};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::lookup::{Items as _, Owner, Place, read_segment};
+use crate::lookup::{Items as _, Owner, Place, check_size, read_segment};
 use crate::tree::TreeRoot;
 
 /// What an inode whose item cannot be read counts: more than any has.
 pub(super) const UNKNOWN_NBYTES: u64 = u64::MAX;
+
+/// An inode of a broken file system.
+#[derive(Debug)]
+pub struct Salvaged {
+    /// It, as far as it is known.
+    pub info: Info,
+    /// Why it may not be what was written, though it is given.
+    pub doubt: Option<Error>,
+}
 
 impl Filesystem {
     /// Opens a broken file system. Where its newest trees cannot be read, older ones that the superblock still names
@@ -24,7 +33,7 @@ impl Filesystem {
     /// As [`Filesystem::open`], where no copy of the superblock or no root tree can be read.
     pub fn salvage(device: Arc<dyn Device>, fault: &mut dyn FnMut(Error)) -> Result<Filesystem> {
         let store = BlockStore::open_damaged(device, fault)?;
-        let fs = Filesystem { store, roots: Default::default(), stale: Some(Default::default()) };
+        let fs = Filesystem { store, roots: Default::default() };
         let backups = backup_roots(fs.superblock());
         fs.choose_root(objectid::FS_TREE, &backups, fault, |b| {
             (b.fs_root.get(), b.fs_root_gen.get(), b.fs_root_level)
@@ -32,17 +41,8 @@ impl Filesystem {
         fs.choose_root(objectid::CSUM_TREE, &backups, fault, |b| {
             (b.csum_root.get(), b.csum_root_gen.get(), b.csum_root_level)
         });
+        fs.store.take_doubtful().into_iter().for_each(fault);
         Ok(fs)
-    }
-
-    /// What is wrong with the blocks that were read on though they are of another generation than what points to them
-    /// says, each once: what is in them may be older, or newer, than the rest. Of a salvage alone.
-    pub fn take_stale(&self) -> Vec<Error> {
-        let taken = self
-            .stale
-            .as_ref()
-            .map(|s| std::mem::take(&mut *s.lock().unwrap_or_else(PoisonError::into_inner)));
-        taken.unwrap_or_default().into_values().collect()
     }
 
     /// Takes a backup root of `tree` where its own cannot be read.
@@ -53,42 +53,75 @@ impl Filesystem {
         fault: &mut dyn FnMut(Error),
         of: impl Fn(&BackupRoot) -> (u64, u64, u8),
     ) {
-        let Err(error) = self.tree_root(tree).and_then(|root| self.page_of(&root)) else { return };
-        fault(error);
         let roots = backups.iter().map(|b| {
             let (logical, generation, level) = of(b);
             TreeRoot { tree, logical: Logical(logical), generation, level }
         });
-        if let Some(root) = roots.into_iter().find(|root| self.page_of(root).is_ok()) {
-            self.cached_roots().insert(tree, root);
+        let at = |root: TreeRoot| (root.logical, root.expectation());
+        match self.store.choose_root(self.tree_root(tree).map(at), roots.clone().map(at), fault) {
+            Ok((logical, _)) => {
+                let older = roots.into_iter().find(|root| root.logical == logical);
+                let mut known = self.cached_roots();
+                older.into_iter().for_each(|root| _ = known.insert(tree, root));
+            }
+            Err(e) => fault(e),
         }
     }
 
-    /// The inode at `place`, and what is wrong with it. Where its item cannot be read, it is one of type `file_type`,
-    /// for its owner alone, and as long as its extents. The top of a subvolume is a directory, whatever its item says.
-    pub fn salvage_info(&self, place: Place, file_type: FileType) -> (Info, Option<Error>) {
+    /// The inode at `place`, which an entry says is of type `file_type`. Where its item breaks rules it is taken as it is, if
+    /// it is of that type; else it is one for its owner alone, and as long as its extents. The top of a subvolume is a
+    /// directory, whatever its item says.
+    pub fn salvage_info(&self, place: Place, file_type: FileType) -> Salvaged {
         let error = match self.info(place) {
             Ok(mut info) if place == Place::root(place.tree) && !info.is_dir() => {
                 info.item.mode = (0o040_000 | info.mode() & 0o7777).into();
                 let reason = format!("the top directory of subvolume {} is of another type", place.tree);
-                return (info, Some(Error::corrupt("ROOT-12", reason)));
+                return Salvaged { info, doubt: Some(Error::corrupt("ROOT-12", reason)) };
             }
-            Ok(info) => return (info, None),
+            Ok(info) => {
+                // From its item to its last extent, with its names and its entries.
+                let (first, last) =
+                    (place.key(KeyType::INODE_ITEM, 0), place.key(KeyType::EXTENT_DATA, u64::MAX));
+                return Salvaged { info, doubt: self.doubt(place.tree, &first, &last) };
+            }
             Err(error) => error,
         };
-        let mode = match file_type {
-            FileType::DIR => 0o040_700,
-            FileType::SYMLINK => 0o120_777,
-            _ => 0o100_600,
+        if let Some(item) = self.bad_inode(place)
+            && FileType::from_mode(item.mode.get()) == Some(file_type)
+            && check_size(place, item.size.get()).is_ok()
+        {
+            return Salvaged { info: Info { place, item }, doubt: Some(error) };
+        }
+        let (mode, size) = match file_type {
+            FileType::DIR => (0o040_700, 0),
+            FileType::SYMLINK => (0o120_777, self.end_of_extents(place)),
+            _ => (0o100_600, self.end_of_extents(place)),
+        };
+        let doubt = match (file_type, size) {
+            (FileType::DIR, _) | (_, 1..) => error,
+            _ => error.and("; nothing is found of what was in it"),
         };
         let item = InodeItem {
             mode: mode.into(),
             nlink: 1.into(),
-            size: self.end_of_extents(place).into(),
+            size: size.into(),
             nbytes: UNKNOWN_NBYTES.into(),
             ..InodeItem::zeroed()
         };
-        (Info { place, item }, Some(error))
+        Salvaged { info: Info { place, item }, doubt: Some(doubt) }
+    }
+
+    /// The item of an inode that breaks rules.
+    fn bad_inode(&self, place: Place) -> Option<InodeItem> {
+        let (root, key) = (self.tree_root(place.tree).ok()?, place.key(KeyType::INODE_ITEM, 0));
+        let mut found = None;
+        let _ = self.store.leaves(place.tree, &(root.logical, root.expectation()), &key, &key, &mut |leaf| {
+            let Ok((page, slots)) = leaf else { return Ok(true) };
+            found =
+                slots.into_iter().find(|&slot| page.key(slot) == key).and_then(|slot| page.bad_inode(slot));
+            Ok(found.is_none())
+        });
+        found
     }
 
     /// Where the last extent of a file ends that can be read.

@@ -88,7 +88,11 @@ pub(super) fn copy_out(args: &Args, ui: &Ui, from: &[Address], to: &Path) -> Res
                 };
                 ui.fail(&message, crate::exit::FAILED);
             }
-            Report::Stale { error } => {
+            Report::InPart { path, error } => {
+                let message = format!("{}: {error}; copied as far as it is known", in_image(address, path));
+                ui.fail(&message, crate::exit::FAILED);
+            }
+            Report::Block { error } => {
                 let message = format!("{}: {error}; read as it is", address.image.display());
                 ui.fail(&message, crate::exit::FAILED);
             }
@@ -183,9 +187,9 @@ impl Target {
         args: &Args,
     ) -> Result<Target> {
         let place = image.resolve(&address.path, args.follows())?;
-        let (info, _) = match args.salvage {
-            true => image.fs.salvage_info(place, FileType::DIR),
-            false => (image.fs.info(place)?, None),
+        let info = match args.salvage {
+            true => image.fs.salvage_info(place, FileType::DIR).info,
+            false => image.fs.info(place)?,
         };
         let (is_dir, is_file) = (info.is_dir(), info.file_type() == Some(FileType::REG_FILE));
         let follows = is_file && args.existing() != Existing::Remove;
